@@ -136,6 +136,6 @@ $(VENV)/mutants: pyproject.toml configs/constraints.txt $(VENV)/dev
 
 $(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps qwen-tts==0.1.1  # the reference for the model's tests; see pyproject.toml
+	$(PIP) --no-deps qwen-tts==0.1.1 Resemblyzer==0.1.4  # the reference for the model's tests, weights of `bench quality`; see pyproject.toml
 	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm typescript@7.0.2 ws@8.23.0  # tests of web/client.js
 	@touch $@ $(VENV)/base

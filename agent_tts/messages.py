@@ -114,7 +114,7 @@ class Audio(NamedTuple, Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A whitespace token of the text with its time."""
+    """A word of the text (`agent_tts.text.words`) with its time."""
 
     word: str  # empty from an engine, which tells offsets alone
     start_ms: int  # from the context's first sample

@@ -26,10 +26,14 @@ async def two_nodes(folder: Path, *flags: str) -> AsyncIterator[tuple[RunningPro
 
 
 @asynccontextmanager
-async def two_nodes_in_this_loop() -> AsyncIterator[Balancer]:
-    """The load balancer of two nodes. The loss of one is `Balancer.lose`, which is all that a client sees of it."""
-    async with running_node() as first, running_node() as second, balancer(first.url, second.url) as balanced:
-        yield balanced
+async def two_nodes_in_this_loop(**settings: str) -> AsyncIterator[Balancer]:
+    """The load balancer of two nodes. The loss of one is `Balancer.lose`, which is all that a client sees of it.
+
+    `settings` are the nodes'.
+    """
+    async with running_node(**settings) as first, running_node(**settings) as second:
+        async with balancer(first.url, second.url) as balanced:
+            yield balanced
 
 
 def kill(node: RunningProcess) -> None:

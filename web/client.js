@@ -1408,14 +1408,37 @@ function heardText(text, words, playedMs) {
   const heard = unheard < 0 ? words.length : unheard;
   const parts = [];
   let end = 0;
+  let last = "";
   for (const { word, char_start, char_end } of words) {
     const gap = text.slice(end, char_start).join("");
-    parts.push((gap.trim() ? (end ? " " : "") : gap) + word);
+    parts.push((end || !gap.trim() ? spaceOf(gap, last, word) : "") + word);
     end = char_end;
+    last = word;
   }
   const rest = text.slice(end).join("");
   parts.push(words.length && rest.trim() ? "" : rest);
   return { heard_text: parts.slice(0, heard).join(""), unheard_text: parts.slice(heard).join("") };
+}
+
+// A letter of a script without spaces between words, before and behind what belongs to its word.
+const UNSPACED =
+  String.raw`(?![\u02b0-\u02ff\u0e33\u0eb3])(?=[\p{L}\p{Nl}])[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{scx=Thai}` +
+  String.raw`\p{scx=Laoo}\p{scx=Tibt}\p{scx=Mymr}\p{scx=Khmr}\p{scx=Tale}\p{scx=Talu}\p{scx=Lana}\p{scx=Bali}\p{scx=Yiii}\p{scx=Java}\p{scx=Tavt}]`;
+const ENDS_UNSPACED = new RegExp(String.raw`${UNSPACED}[^\p{L}\p{N}\s]*$`, "u");
+const BEGINS_UNSPACED = new RegExp(String.raw`^[^\p{L}\p{N}\s]{0,4}${UNSPACED}`, "u");
+
+/**
+ * The white space between two words: the rule of agent_tts/text/words.py.
+ * @param {string} gap what stands between them in the text as it was sent, tags included
+ * @param {string} before
+ * @param {string} after
+ */
+function spaceOf(gap, before, after) {
+  const tags = gap.trim();
+  if (!tags) return gap;
+  const [left] = gap.split(tags, 1);
+  const isJoined = ENDS_UNSPACED.test(before.slice(-64)) || BEGINS_UNSPACED.test(after);
+  return left || gap.slice(tags.length) || (isJoined ? "" : " ");
 }
 
 /**

@@ -1,12 +1,13 @@
 /** The text field, and how its text is sent: at once, token by token as an LLM writes, or as it is typed. */
 
+import { UNSPACED } from "./scripts.js";
 import { Typing } from "./typing.js";
 
 const PAUSE_MS = 700; // a pause in typing after which the words so far are flushed
 const END_MS = 6_000; // a pause that ends the text
 
 // Sent while typing: whole words, and characters of scripts without spaces.
-const COMPLETE = /^[\s\S]*(?:\s|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}。!?、,])/u;
+const COMPLETE = new RegExp(String.raw`^[\s\S]*(?:\s|[。!?、,]|${UNSPACED})`, "u");
 
 /** @typedef {"stream" | "whole" | "live"} Arrival */
 

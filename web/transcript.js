@@ -4,15 +4,15 @@
  */
 
 import { follow } from "./follow.js";
+import { UNSPACED } from "./scripts.js";
 
-// A piece is a word, or one character of a script that writes no spaces.
-const UNSPACED =
-  /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\u3000-\u303f\uff00-\uff65]/u;
-const UNSPACED_MS = 220; // length of such a character until the node sends the times of its "word", a whole sentence
+// A piece is a word, or one character of a script that writes no spaces, with the marks and punctuation behind it.
+const ALONE = new RegExp(UNSPACED, "u");
+const LETTER = /(?![\u0e33\u0eb3])[\p{L}\p{N}]/u;
 
 /**
  * A span of the page and the characters (code points, as the protocol counts) that it shows.
- * @typedef {{element: HTMLSpanElement, start: number, end: number, unspaced: boolean}} Piece
+ * @typedef {{element: HTMLSpanElement, start: number, end: number}} Piece
  * @typedef {import("./client.js").Word} Word
  */
 
@@ -31,8 +31,9 @@ export class Transcript {
   #pieces = [];
   /** The piece that is heard. @type {Piece | null} */
   #spoken = null;
-  /** Whether the next character continues the last piece. */
+  /** Whether no white space follows the last piece yet, and whether only marks and punctuation can go on with it. */
   #open = false;
+  #alone = false;
 
   /** @param {HTMLElement} element is emptied and filled; its parent scrolls to the spoken word */
   constructor(element) {
@@ -45,17 +46,18 @@ export class Transcript {
   append(text) {
     this.text += text;
     for (const character of text) {
-      const unspaced = UNSPACED.test(character);
+      const alone = ALONE.test(character);
       if (/\s/.test(character)) {
         this.#element.append(character === "\n" ? document.createElement("br") : " ");
         this.#open = false;
-      } else if (this.#open && !unspaced) {
+      } else if (this.#open && !(LETTER.test(character) && (alone || this.#alone))) {
         const piece = /** @type {Piece} */ (this.#pieces.at(-1));
         piece.element.append(character);
         piece.end++;
       } else {
-        this.#begin(character, unspaced);
-        this.#open = !unspaced;
+        this.#begin(character);
+        this.#open = true;
+        this.#alone = alone;
       }
       this.#length++;
     }
@@ -124,20 +126,17 @@ export class Transcript {
     return [characters.slice(0, this.heardChars).join(""), characters.slice(this.heardChars).join("")];
   }
 
-  /**
-   * @param {string} character
-   * @param {boolean} unspaced
-   */
-  #begin(character, unspaced) {
+  /** @param {string} character */
+  #begin(character) {
     const element = document.createElement("span");
     element.textContent = character;
     element.dataset.is = "coming";
     this.#element.append(element);
-    this.#pieces.push({ element, start: this.#length, end: this.#length + 1, unspaced });
+    this.#pieces.push({ element, start: this.#length, end: this.#length + 1 });
   }
 
   /**
-   * The characters of a word are taken as equally long; a "word" of Chinese is a whole sentence.
+   * The characters of a word are taken as equally long.
    * @param {number} playedMs
    */
   #charsAt(playedMs) {
@@ -146,14 +145,7 @@ export class Transcript {
       const part = (playedMs - word.start_ms) / (word.end_ms - word.start_ms);
       return word.char_start + Math.ceil(part * (word.char_end - word.char_start));
     }
-    let chars = word?.char_end ?? 0;
-    let ms = playedMs - (word?.end_ms ?? 0);
-    for (const piece of this.#pieces.slice(this.#pieces.findIndex(({ start }) => start >= chars))) {
-      if (!piece.unspaced || ms <= 0 || this.words.some(({ char_start }) => char_start === piece.start)) break;
-      chars = piece.end;
-      ms -= UNSPACED_MS;
-    }
-    return chars;
+    return word?.char_end ?? 0;
   }
 
   #paint() {

@@ -1,9 +1,11 @@
 /** A text that arrives token by token, as an LLM writes it. */
 
-// Words with their leading space, long words in pieces, punctuation and every CJK character by itself.
-const UNSPACED = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]`;
+import { UNSPACED } from "./scripts.js";
+
+// Words with their leading space, long words in pieces, punctuation and every character of a script without spaces by
+// itself.
 const LETTER = String.raw`\p{L}\p{M}\p{N}`;
-const TOKEN = new RegExp(String.raw`\s*(?:${UNSPACED}|[${LETTER}]{1,7}|[^\s${LETTER}]{1,3})|\s+`, "gu");
+const TOKEN = new RegExp(String.raw`\s*(?:${UNSPACED}\p{M}*|[${LETTER}]{1,7}|[^\s${LETTER}]{1,3})|\s+`, "gu");
 
 /**
  * @param {string} text

@@ -114,7 +114,7 @@ async def run(
 
 
 def _dismantle(processor: FrameProcessor) -> None:
-    """Free what a processor and those in it hold: 22 MB of models a call.
+    """Free what a processor and those in it hold.
 
     They hold each other in cycles, which a node collects seldom, because it stands still meanwhile.
     """

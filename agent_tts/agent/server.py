@@ -11,6 +11,7 @@ from starlette.routing import WebSocketRoute
 
 from agent_tts.agent.call import Build, load_build
 from agent_tts.agent.calls import Calls
+from agent_tts.agent.detectors import share_models
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.realtime.endpoint import RealtimeEndpoint
 from agent_tts.agent.signalling import REALTIME, routes
@@ -31,6 +32,7 @@ class AgentServer:
     """
 
     def __init__(self, settings: Agent, build: Build | None = None, stt: SpeechToText | None = None) -> None:
+        share_models()
         self._build = build or load_build(settings.pipeline)
         self.stt = stt or SpeechToText(settings.stt)
         self.llm = LanguageModel(settings.llm)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-PACKAGES = ("uvicorn", "uvloop", "websockets", "aiortc", "numpy", "torch", "triton")
+PACKAGES = ("uvicorn", "uvloop", "websockets", "aiortc", "numpy", "torch", "triton", "faster-whisper", "speechmos")
 
 
 def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -135,6 +135,26 @@ class Plot:
         self.axes.set(title=title, ylabel=unit)
         self.axes.set_yscale("log")
         self.axes.legend()
+
+    def panels(
+        self, title: str, names: Sequence[str], figures: Mapping[str, Sequence[tuple[float, ...] | None]]
+    ) -> None:
+        """A panel for each figure with a point (value, low, high) for each name, where it has one."""
+        self._figure.clear()
+        self._figure.set_size_inches(9, 1 + len(figures) * (0.4 + 0.2 * len(names)))
+        self._figure.suptitle(title)
+        panels = self._figure.subplots(len(figures), squeeze=False)[:, 0]
+        for axes, (label, points) in zip(panels, figures.items(), strict=True):
+            for place, point in enumerate(points):
+                if point is not None:
+                    value, low, high = point
+                    axes.errorbar(
+                        value, place, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o", capsize=3
+                    )
+            axes.set_yticks(range(len(names)), names)
+            axes.set_ylim(len(names) - 0.5, -0.5)
+            axes.set_title(label, loc="left", fontsize="small")
+            axes.grid(alpha=0.3)
 
     def save(self) -> None:
         """Write the file. Raises SettingsError: it cannot be written."""

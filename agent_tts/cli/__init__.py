@@ -18,5 +18,7 @@ def main() -> None:
         if sys.argv[1:2] in (["serve"], ["agent"]):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until `Reload.serve`
     from agent_tts.cli.app import app
+    from agent_tts.cli.options import output_told
 
-    app()
+    with output_told():
+        app()

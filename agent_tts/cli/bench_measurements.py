@@ -148,9 +148,9 @@ def checkpoint(options: cli.ModelOptions) -> Iterator[BenchCheckpoint | None]:
         yield BenchCheckpoint(folder, config, settings)
 
 
-def missing_package(error: ImportError) -> SettingsError:
-    """The error for a package that comes with agent-tts[qwen]."""
-    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'")
+def missing_package(error: ImportError, extra: str = "qwen") -> SettingsError:
+    """The error for a package that comes with an extra of agent-tts."""
+    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[{extra}]'")
 
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def progress(name: str) -> Iterator[None]:
-    """Show on a terminal's stderr that a run is under way, and how long it has taken."""
+def progress(name: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Show on a terminal's stderr that a run is under way, and for how long. It yields what counts one done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        shown.add_task(name, total=None)
-        yield
+        task = shown.add_task(name, total=total)
+        yield lambda: shown.advance(task)
 
 
 def measured(

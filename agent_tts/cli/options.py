@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -259,6 +261,23 @@ def reported() -> Iterator[None]:
         raise complain("the node did not answer in time", 1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def output_told() -> Iterator[None]:
+    """Turn a full disk, and a reader of stdout who has left before the last of it, into an exit code, as `reported`."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter writes at its end
+        if error.errno != errno.EPIPE:
+            complain(os.strerror(error.errno), 1)
+        sys.exit(BROKEN_PIPE if error.errno == errno.EPIPE else 1)
 
 
 def complain(message: str, code: int) -> typer.Exit:

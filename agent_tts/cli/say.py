@@ -21,6 +21,7 @@ from rich.text import Text
 from agent_tts.cli.node import Speaker, local, own_settings, refuse_engine_flags, remote
 from agent_tts.cli.options import speech_options
 from agent_tts.cli.sinks import FileSink, PlayerSink, Sink, StdoutSink
+from agent_tts.config import files
 from agent_tts.config.lexicon import read_lexicon
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX, C2pa
@@ -109,7 +110,7 @@ def _sinks(output: str | None, play: bool, c2pa: C2pa) -> list[Sink]:
             raise SettingsError("no program that plays audio was found (see `agent-tts doctor`): use -o FILE")
         sinks.append(PlayerSink(player))
     if output is not None:
-        signer = signer_of(c2pa.certificate, c2pa.key)
+        signer = signer_of(c2pa.certificate, c2pa.key, files.read)
         sinks.append(StdoutSink() if output == "-" else FileSink(Path(output), signer))
     return sinks
 

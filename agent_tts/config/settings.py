@@ -245,6 +245,12 @@ class Espeak(Section):
     first_words: int = Field(2, ge=1, description="words in the first unit of a context; fewer start sooner")
 
 
+class Hibari(Section):
+    """The natural English voice on the CPU; other languages are espeak's."""
+
+    voice: str | None = Field(None, description="default voice; default: heart, where that of espeak is English")
+
+
 class Tone(Section):
     """The engine of tests and load tests."""
 
@@ -289,6 +295,13 @@ class Qwen3(Section):
     )
     max_model_len: int = Field(
         2_048, ge=64, le=32_768, description="positions of one utterance: its prompt, then one for each 80 ms frame"
+    )
+    piece_s: float = Field(
+        60.0,
+        ge=1,
+        le=60,
+        description="speech, as estimated from the text, after which the end of a sentence ends a piece; "
+        "each has a prompt of its own; in seconds",
     )
     memory: float = Field(
         0.9,
@@ -402,7 +415,9 @@ class Settings(Section):
         description="address that clients go to when a full or draining node asks them to move: that of a load "
         "balancer; default: the one they used",
     )
-    engine: Literal["auto", "qwen3", "espeak", "tone"] = Field("auto", description="auto: qwen3 if it has a model")
+    engine: Literal["auto", "qwen3", "hibari", "espeak", "tone"] = Field(
+        "auto", description="auto: qwen3 if it has a model, else hibari if it is installed, else espeak"
+    )
     engines: int | None = Field(
         None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
     )
@@ -438,6 +453,7 @@ class Settings(Section):
     ice_servers: tuple[IceServer, ...] = Field((), description="STUN and TURN servers for WebRTC peers")
     telemetry: Telemetry = Telemetry()
     espeak: Espeak = Espeak()
+    hibari: Hibari = Hibari()
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
     audioseal: Audioseal = Audioseal()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 
 from loguru import logger
 
@@ -20,10 +21,12 @@ CPU_SLOTS = 4  # of a neural engine without a GPU
 
 
 def chosen_engine(settings: Settings) -> str:
-    """The name of the configured engine; for `auto`, qwen3 if it has models, else espeak."""
+    """The name of the configured engine; for `auto`, qwen3 if it has models, else hibari if it is here, else espeak."""
     if settings.engine != "auto":
         return settings.engine
-    return "qwen3" if settings.qwen3.models else "espeak"
+    if settings.qwen3.models:
+        return "qwen3"
+    return "hibari" if find_spec("hibari") and find_spec("onnxruntime") else "espeak"
 
 
 def create_engine(settings: Settings) -> Engine:
@@ -48,9 +51,17 @@ def create_engine(settings: Settings) -> Engine:
     except ImportError as error:
         raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
     try:
-        return EspeakEngine(settings, slots)
+        return _hibari(settings) if name == "hibari" else EspeakEngine(settings, slots)
     except (EspeakError, OSError) as error:
         raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader anew") from error
+
+
+def _hibari(settings: Settings) -> Engine:
+    try:
+        from agent_tts.engine.hibari.engine import HibariEngine
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[voice]'") from error
+    return HibariEngine(settings, settings.slots)
 
 
 def _qwen3(settings: Settings) -> Engine:

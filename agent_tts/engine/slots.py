@@ -128,25 +128,39 @@ class SlotFeed(Feed, Outlet):
     """
 
     def __init__(
-        self, opened: Opened, slot: int, language: str, first_words: int = 2, directives: Directives | None = None
+        self,
+        opened: Opened,
+        slot: int,
+        language: str,
+        first_words: int = 2,
+        directives: Directives | None = None,
+        each_word: Callable[[str | None], bool] = lambda code: False,
     ) -> None:
         Feed.__init__(self, opened, slot)
         Outlet.__init__(self, opened.id)
         # What the engine has to speak next, in order.
         self.pending: deque[Unit | Point] = deque()
         # Cuts the text into units that later text cannot change.
-        self._text = TextFeed(Reading.of(opened.options, language), first_words=first_words, directives=directives)
+        reading = Reading.of(opened.options, language)
+        self._text = TextFeed(reading, first_words=first_words, directives=directives, each_word=each_word)
 
     def read(self, now: float) -> deque[Unit | Point]:
         """`pending`. If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet."""
-        if not self.pending and self._unread:
-            text, point = self.next_chunk(now)
-            self.pending += self._text.append(text)
-            if isinstance(point, Flush | End):
-                self.pending += [*self._text.flush(), point]
-            elif point:
-                self.pending += self._text.direct(point)
+        if not self.pending:
+            self.read_on(now)
         return self.pending
+
+    def read_on(self, now: float) -> bool:
+        """Read one more chunk of the text into `pending`; False if there is none."""
+        if not self._unread:
+            return False
+        text, point = self.next_chunk(now)
+        self.pending += self._text.append(text)
+        if isinstance(point, Flush | End):
+            self.pending += [*self._text.flush(), point]
+        elif point:
+            self.pending += self._text.direct(point)
+        return True
 
     @property
     def has_to_read(self) -> bool:

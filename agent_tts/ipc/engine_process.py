@@ -30,14 +30,14 @@ STOP_S = 2.0  # for a stopped one to close its engine
 # Settings that the engine process gets. API keys, TURN credentials and addresses are not for it.
 ENGINE_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("engine", "slots", "queue", "limits", "timeouts", "voices", "watermark"), True),
-    **dict.fromkeys(("espeak", "tone", "qwen3", "audioseal"), True),
+    **dict.fromkeys(("espeak", "hibari", "tone", "qwen3", "audioseal"), True),
     "telemetry": {"stages"},
 }
 
 # Environment variables that it gets: those of the system, of Python and of numeric libraries. Others may hold secrets.
 ENVIRONMENT = re.compile(
     r"(PATH|HOME|LANG|TEMP|LD_LIBRARY_PATH|VIRTUAL_ENV|SYSTEMROOT|USERPROFILE|LOCALAPPDATA)\Z"
-    r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|TORCH_|TRITON_|XDG_|COVERAGE_)"
+    r"|(LC_|TMP|DYLD_|PYTHON|OMP_|OPENBLAS_|MKL_|CUDA_|NVIDIA_|HF_|HIBARI_|TORCH_|TRITON_|XDG_|COVERAGE_)"
 )
 
 

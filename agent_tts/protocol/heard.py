@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from agent_tts.messages import Word
+from agent_tts.text.words import space
 
 
 def split(
@@ -30,7 +31,7 @@ def heard_text(text: str, words: Sequence[Word], played_ms: float) -> tuple[str,
     clean, placed, end = "", list[Word](), 0
     for word in words:
         gap = text[end : word.char_start]
-        clean += gap if not gap.strip() else " " if end else ""
+        clean += space(gap, clean, word.word) if end or not gap.strip() else ""
         start = len(clean)
         clean += word.word
         placed.append(Word(word.word, word.start_ms, word.end_ms, start, len(clean)))

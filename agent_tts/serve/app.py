@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agent_tts
-from agent_tts.config.files import FileContents
+from agent_tts.config.files import FileContents, read
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
@@ -125,7 +125,8 @@ def create_app(
     if supervisor is None:
         service.observe(EngineMetrics(metrics.registry))
     node = Node(settings, service, Guard(settings, metrics, ledger=supervisor), metrics, supervisor)
-    node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key, contents or {})
+    content = read if contents is None else lambda _, path: contents[path]
+    node.signer = signer_of(settings.c2pa.certificate, settings.c2pa.key, content)
     if supervisor is not None:
         supervisor.channel.handle(FrontPage, lambda _: asyncio.to_thread(pages.write, metrics.registry))
         supervisor.channel.handle(ClosePeer, partial(rtc.close_peer, node))

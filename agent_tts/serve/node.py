@@ -99,9 +99,11 @@ class Node:
     signer: ManifestSigner | None = None
     # Connections, responses and API keys share the event loop in it.
     fair_queue: FairQueue = field(default_factory=FairQueue)
-    # Where long bodies are parsed and dictionaries compiled; and where these are changed, which waits for other
-    # processes.
-    computing: Aside = field(default_factory=partial(Aside, 2))
+    # Where long bodies are parsed: threads that compute at the same time take the interpreter from the event loop one
+    # after the other. Where dictionaries are read, which waits for their folder; and where they are changed, which
+    # waits for other processes.
+    computing: Aside = field(default_factory=partial(Aside, 1))
+    reading: Aside = field(default_factory=partial(Aside, 2))
     storing: Aside = field(default_factory=partial(Aside, 2))
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.
     sessions: set[OpenSession] = field(default_factory=set)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 NO_BREAK_SPACE = "\u00a0"
 PICTOGRAPH = "\ufffc"  # stands for any emoji: spoken as white space, but not white space to the markdown around it
+ARROW = "→"  # stands for any arrow
 SOUND = "\x02"  # stands for a word that is given in IPA; no text has it: control characters are dropped
 ZERO_WIDTH_JOINER = "\u200d"
 
@@ -31,8 +32,12 @@ _PICTOGRAPH_CATEGORIES = frozenset(("So", "Sk", "Cn"))  # keeps circled digits, 
 _KEYCAP_OR_SELECTOR = re.compile("[\u20e3\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 # Han characters and kana, for a set of a regular expression.
-CJK = "\u3005-\u3007\u3041-\u3096\u309d-\u312f\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+CJK = (
+    "\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303c\u3041-\u3096\u309d-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00016fe3\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+)
 _CJK = re.compile(f"[{CJK}]")
+_ARROWS = re.compile("[←-⇿➔➘-➯➱-➾⟰-⟿⤀-⥿⬀-⬑⬰-⭏⭠-⮿🠀-🣿]")
 # Blocks of symbols that are not read aloud.
 _PICTOGRAPHIC = re.compile("[\u231a\u231b\u23cf-\u23fa\u25a0-\u27bf\u2b00-\u2bff\ufffc\ufffd\U0001f000-\U0001fbff]")
 
@@ -80,8 +85,8 @@ def _is_regional_indicator(ch: str) -> bool:
 def normal(ch: str, before: str) -> str:
     """`ch` as the cleaner reads it.
 
-    One character stands for all spaces, one for all newlines, no-break spaces and pictographs each; "" for what is
-    neither visible nor audible. Joiners stay in the scripts that spell with them.
+    One character stands for all spaces, one for all newlines, no-break spaces, arrows and pictographs each; "" for what
+    is neither visible nor audible. Joiners stay in the scripts that spell with them.
     """
     if " " <= ch <= "~":
         return ch
@@ -93,6 +98,8 @@ def normal(ch: str, before: str) -> str:
         return " "
     if ch in JOINERS:
         return ch if "\u0600" <= before <= "\u0dff" or "\u1000" <= before <= "\u17ff" else ""
+    if _ARROWS.match(ch):
+        return ARROW
     category = unicodedata.category(ch)
     if category in _DROPPED_CATEGORIES or _KEYCAP_OR_SELECTOR.match(ch):
         return ""

@@ -17,8 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from html import unescape
+from unicodedata import category
 
-from agent_tts.text.chars import NO_BREAK_SPACE, PICTOGRAPH, is_word, normal
+from agent_tts.text import latex
+from agent_tts.text.breaks import Breaks
+from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, is_word, normal, spread
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
 MAX_TARGET = 2_048  # characters of a link's target
@@ -45,7 +48,15 @@ _TAG = re.compile(
 _URL_STARTS = ("http://", "http://www.", "https://", "https://www.", "www.")
 _URL_ENDERS = frozenset('<>"`|\\^{}[] \n')
 _URL_TRAILING = frozenset(".,;:!?')*_~")
-_CHECK_BOXES = ("[ ]", "[x]", "[X]")
+_CHECK_BOXES = (" ", "x", "X")  # in brackets
+_IN_BRACKETS = "0123456789,;–-^ xX"
+_CITATION = re.compile(r"\^?[1-9]\d{0,2}(?: ?[,;–-] ?\^?[1-9]\d{0,2})*")
+_MAX_CITATION = 24
+_MAX_CODE = 12  # of keys
+_MAX_COMMAND = 16  # letters
+# What no formula between dollars has: a long word, words, the end of a sentence.
+_PROSE = re.compile(r"(?<![\\{A-Za-z])[^\W\d_]{4}$|\s[^\W\d_]{3}$|[.;:!?]\s$")
+_QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
 
@@ -58,8 +69,9 @@ Mode = Generator[None, Char, list[Char]]
 class Cleaner:
     """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text."""
 
-    def __init__(self, sink: Callable[[str, int], None]) -> None:
-        self._sink = sink
+    def __init__(self, sink: Callable[[str, int], None], language: str = "en") -> None:
+        self._breaks = Breaks(sink)
+        self._language = language  # of formulas, a code
         self._mode: Mode | None = None  # reads the next character; None in plain text
         self._before = " "  # the character before, for the marks after it
         self._passed = " "  # the last character given to the sink
@@ -68,15 +80,20 @@ class Cleaner:
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
         self._cell: int | None = None  # offset of the cell's bar, likewise
         self._brackets = 0  # open brackets that were passed on
+        self._folds = False  # white space that comes next is left out
+        self._returned = False  # the last character was a carriage return
         self._rules: dict[str, Rule] = {
             "": lambda ch, offset: None,
             "\n": self._newline,
             "\\": self._escape,
+            "$": self._dollar,
             "!": self._bang,
             "|": self._bar,
             "<": self._tag,
             "&": self._entity,
             "[": self._open_bracket,
+            "【": self._source,
+            ARROW: self._arrow,
             "]": self._close_bracket,
             ">": self._quote,
             ":": self._colon,
@@ -86,13 +103,15 @@ class Cleaner:
         }
 
     def push(self, ch: str, offset: int) -> None:
-        ch = normal(ch, self._before)
+        returned, self._returned = self._returned, ch == "\r"
+        ch = "" if returned and ch == "\n" else normal(ch, self._before)
         if ch:
             self._read(ch, offset)
 
     def flush(self, offset: int) -> None:
         """Decide on all that is held back. Code and link targets are still skipped afterwards."""
         self._read("", offset)
+        self._breaks.flush()
 
     def _read(self, ch: str, offset: int) -> None:
         if self._mode is None:
@@ -112,12 +131,14 @@ class Cleaner:
     def _pass(self, ch: str, offset: int) -> None:
         self._before = ch
         if ch.isspace() or ch == PICTOGRAPH:
+            if self._folds:
+                return
             if self._in_table:
                 self._gap = offset if self._gap is None else self._gap
             else:
                 self._give(NO_BREAK_SPACE if ch == NO_BREAK_SPACE else " ", offset)
             return
-        self._at_start = False
+        self._at_start = self._folds = False
         if self._cell is not None:
             if self._passed not in _PAUSES:
                 self._give(",", self._cell)
@@ -138,20 +159,21 @@ class Cleaner:
 
     def _give(self, ch: str, offset: int) -> None:
         self._passed = ch
-        self._sink(ch, offset)
+        self._breaks.push(ch, offset)
 
-    def _newline(self, ch: str, offset: int) -> None:
-        self._give("\n", offset)
+    def _newline(self, _: str, offset: int) -> None:
+        self._passed = "\n"
+        self._breaks.end_line(offset)
         self._before = "\n"
         self._at_start = True
-        self._in_table = False
+        self._in_table = self._folds = False
         self._cell = self._gap = None
         self._brackets = 0
 
     # ---------------------------------------------------------------- marks
 
     def _line_mark(self, ch: str, offset: int) -> Mode | None:
-        if self._at_start:
+        if self._at_start or (ch in "-=" and self._before.isspace()):
             return self._run(ch, offset)
         self._pass(ch, offset)
         return None
@@ -164,6 +186,14 @@ class Cleaner:
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             code = self._code_span(len(run), after) if len(run) < 3 else self._fenced_code(*run[0], len(run), after)
             return (yield from code)
+        if mark == "*" and len(run) == 1 and self._is_alone() and not (self._at_start and after[0].isspace()):
+            return (yield from self._star(start, after))
+        if mark in "-=" and after[0] == ">" and self._before.isspace():
+            if not (behind := (yield))[0].isspace():
+                self._pass_all([*run, after])
+            else:
+                self._arrow(mark, start)
+            return [behind]
         if len(run) == _MAX_RUN:
             self._pass(" ", start)
         elif not self._is_markup(mark, len(run), after[0]):
@@ -172,28 +202,149 @@ class Cleaner:
 
     def _is_markup(self, mark: str, count: int, after: str) -> bool:
         if self._at_start:
-            if mark == "•" or (mark in "*-+" and count == 1 and after.isspace()):
-                return True  # a bullet
+            if mark == "•" or (mark in "*-+" and count == 1 and after.isspace()) or (mark == "#" and after.isspace()):
+                self._breaks.mark_line()
+                return True  # a bullet, or a heading
             if mark in "*-_=" and count >= (2 if mark == "*" else 3):
                 return True  # a rule, the line under a heading, or bold
-            if mark == "#" and after.isspace():
-                return True  # a heading
             if mark == "-" and self._in_table and after in ("|", ":", " "):
                 return True  # the rule under a table's head, or an empty cell
         return mark in "*_~" and not _is_spoken(mark, count, self._before, after)
 
+    def _is_alone(self) -> bool:
+        """Whether a mark has nothing before it that it could belong to."""
+        return self._before.isspace() or self._before in _QUOTES
+
+    def _star(self, start: int, after: Char) -> Mode:
+        """A key or a code: "Press *.", "*67 first"; not "*1984*" nor "*this*"."""
+        held = [after]
+        while held[-1][0] and held[-1][0] in "0123456789#*" and len(held) < _MAX_CODE:
+            held.append((yield))
+        code = _text(held[:-1])
+        if held[-1][0] in _PAUSES and not (code and held[-1][0] == ":"):
+            held.append((yield))
+        end = held[-1][0]
+        if not code.endswith("*") and (not end or end.isspace() or end in _QUOTES):
+            self._pass("*", start)
+        return held
+
+    def _arrow(self, _: str, offset: int) -> None:
+        if not self._at_start:
+            if self._gap is not None:  # of a table
+                self._give(" ", self._gap)
+                self._gap = None
+            self._breaks.pause(offset)
+            self._give(" ", offset)
+        self._folds = True
+
     def _escape(self, backslash: str, start: int) -> Mode:
         ch, offset = yield
+        if ch and ch in "([":
+            return (yield from self._formula(start, {"(": "\\)", "[": "\\]"}[ch]))
         if ch in _ESCAPABLE:
             self._pass(ch, offset)
             return []
+        if ch.isascii() and ch.isalpha() and self._before not in ":\\" and not self._before.isalpha():
+            return (yield from self._command(start, (ch, offset)))
         if ch != "\n":
             self._pass(backslash, start)
         return [(ch, offset)]
 
-    def _quote(self, ch: str, offset: int) -> None:
-        if not self._at_start:
-            self._pass(ch, offset)
+    def _quote(self, ch: str, offset: int) -> Mode | None:
+        if self._at_start:
+            return self._quote_mark(offset)
+        self._pass(ch, offset)
+        return None
+
+    def _quote_mark(self, start: int) -> Mode:
+        """At the start of a line, unless it compares: ">90%", and in an item or a cell "> 90%"."""
+        held = [(yield)]
+        if held[0][0].isspace() and self._breaks.in_item:
+            held.append((yield))
+        ch = held[-1][0]
+        if ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc"):
+            self._pass(">", start)
+        return held
+
+    # ---------------------------------------------------------------- formulas
+
+    def _dollar(self, dollar: str, start: int) -> Mode:
+        after = yield
+        if after[0] == "$":
+            third = yield
+            if self._at_start or (third[0] != "$" and not third[0].isspace() and self._before.isspace()):
+                return (yield from self._formula(start, "$$", [third]))
+            self._pass_all([(dollar, start), after])
+            return [third]
+        if not after[0] or after[0].isspace() or is_word(self._before):
+            self._pass(dollar, start)
+            return [after]
+        held = [after]
+        while held[-1][0] not in ("", "\n", "$") and len(held) < MAX_TAG and not _PROSE.search(_text(held[-6:])):
+            held.append((yield))
+        if held[-1][0] == "$" and not held[-2][0].isspace():
+            held.append((yield))
+            if not is_word(held[-1][0]):
+                return self._say_formula(_text(held[:-2]), held)
+        self._pass(dollar, start)
+        return held
+
+    def _formula(self, start: int, closer: str, held: list[Char] | None = None) -> Mode:
+        """Between delimiters that nothing else has; what is too long, is left out."""
+        held = held or []
+        text = _text(held)
+        for _ in range(MAX_TARGET):
+            after = yield
+            text = (text + after[0])[-MAX_TAG:]
+            if not after[0] or text.endswith(closer):
+                break
+            if len(held) < MAX_TAG:
+                held.append(after)
+        formula = text.removesuffix(closer) if len(text) < MAX_TAG else "\\"
+        return self._say_formula(formula, [(closer, start), *held, (yield)] if after[0] else [(closer, start), after])
+
+    def _command(self, start: int, first: Char) -> Mode:
+        """A command of LaTeX outside of a formula, with its groups in braces."""
+        held = [first]
+        while held[-1][0].isascii() and held[-1][0].isalpha() and len(held) < _MAX_COMMAND:
+            held.append((yield))
+        name = _text(held[:-1])
+        if name == "begin":
+            return (yield from self._environment())
+        groups, depth = latex.GROUPS.get(name), 0
+        while groups:
+            ch = held[-1][0]
+            depth += (ch == "{") - (ch == "}")
+            groups -= ch == "}" and not depth
+            if ch in ("", "\n") or len(held) == MAX_TAG or (not depth and ch != "}"):
+                groups = None
+                break
+            held.append((yield))
+        if groups is None:
+            self._pass("\\", start)
+            return held
+        return self._say_formula(f"\\{_text(held[:-1])}", held)
+
+    def _environment(self) -> Mode:
+        """Up to its end, nothing is said."""
+        text = ""
+        for _ in range(MAX_TARGET):
+            ch, _ = yield
+            text = (text + ch)[-MAX_TAG:]
+            if not ch or re.search(r"\\end\{\w+\*?\}$", text):
+                break
+        return []
+
+    def _say_formula(self, formula: str, held: list[Char]) -> list[Char]:
+        """Say it in words at the offsets of `held`, whose last character comes behind it and is read next."""
+        words, after = latex.said(formula, self._language), held[-1]
+        if words and is_word(self._before):
+            self._pass(" ", held[0][1])
+        self._pass_all(spread(words, [offset for _, offset in held[:-1]]) if words else [])
+        if words and is_word(after[0]):
+            self._pass(" ", held[-2][1])
+        self._folds = self._folds or (not words and self._before.isspace())
+        return [after]
 
     # ---------------------------------------------------------------- tables
 
@@ -201,6 +352,7 @@ class Cleaner:
         after = yield
         if self._at_start:
             self._in_table = True
+            self._breaks.mark_line()
         elif self._in_table:
             self._cell = start
             self._at_start = True
@@ -231,7 +383,7 @@ class Cleaner:
 
     def _fenced_code(self, mark: str, start: int, length: int, first: Char) -> Mode:
         """A run as long as the first closes it: anywhere in the first line, alone at the start of a later one."""
-        self._give("\n", start)
+        self._breaks.end_line(start)
         (ch, offset), run = first, 0
         in_head = may_close = True
         while True:
@@ -256,24 +408,37 @@ class Cleaner:
             self._pass(bang, start)
         return [after]
 
-    def _open_bracket(self, ch: str, offset: int) -> Mode | None:
+    def _open_bracket(self, bracket: str, start: int) -> Mode:
+        held = [(yield)]
+        while held[-1][0] and held[-1][0] in _IN_BRACKETS and len(held) < _MAX_CITATION:
+            held.append((yield))
+        text, box = _text(held[:-1]), self._at_start
+        if held[-1][0] == "]" and (_CITATION.fullmatch(text) or (box and text in _CHECK_BOXES)):
+            held.append((yield))
+            after = held[-1][0]
+            if text in _CHECK_BOXES:
+                if after.isspace():
+                    return held[-1:]
+            elif not is_word(self._before) or (self._breaks.in_word and not is_word(after)):
+                self._folds = self._folds or self._before.isspace()
+                return (yield from self._target()) if after == "(" else held[-1:]
         if is_word(self._before):  # array[0]
             self._brackets += 1
-            self._pass(ch, offset)
-        elif self._at_start:
-            return self._check_box(ch)
-        elif self._before in _PAUSES:  # a source after a sentence.[1]
-            self._pass(" ", offset)
-        return None
+            self._pass(bracket, start)
+        elif self._before in _PAUSES:  # a note after a sentence.[x]
+            self._pass(" ", start)
+        return held
 
-    def _check_box(self, text: str) -> Mode:
-        held = []
-        while True:
+    def _source(self, bracket: str, start: int) -> Mode:
+        """A citation like 【4:0†source】."""
+        held = [(yield)]
+        while held[-1][0] not in ("", "\n", "】") and len(held) < MAX_TAG:
             held.append((yield))
-            ch, _ = held[-1]
-            if not ch or not any(box.startswith(text + ch) for box in _CHECK_BOXES):
-                return held[-1:] if len(text) == 3 and ch.isspace() else held
-            text += ch
+        if held[-1][0] == "】" and re.fullmatch(r"[\d:]+(?:†.*)?", _text(held[:-1])):
+            self._folds = self._folds or self._before.isspace()
+            return []
+        self._pass(bracket, start)
+        return held
 
     def _close_bracket(self, ch: str, offset: int) -> Mode | None:
         if not self._brackets:
@@ -283,12 +448,15 @@ class Cleaner:
         return None
 
     def _link(self, bracket: int) -> Mode:
-        """After the closing bracket: the parentheses of a link are skipped; a line break ends them as well."""
         after = yield
-        if after[0] != "(":
-            if after[0] == "[":  # "[1][2]" is not twelve
-                self._pass(" ", bracket)
-            return [after]
+        if after[0] == "(":
+            return (yield from self._target())
+        if after[0] == "[":  # "[a][b]" is not one word
+            self._pass(" ", bracket)
+        return [after]
+
+    def _target(self) -> Mode:
+        """The rest of the parentheses of a link is skipped; a line break ends them as well."""
         depth = 1
         for _ in range(MAX_TARGET):
             ch, offset = yield
@@ -323,7 +491,9 @@ class Cleaner:
         while True:
             ch, _ = held[-1]
             if ch == ">" and (tag := _TAG.fullmatch(_text(held[:-1]))):
-                return [(_TAGS[(tag[1] or tag[2]).lower()], held[0][1])]
+                name = (tag[1] or tag[2]).lower()
+                closes = held[1][0] == "/" and name in ("li", "dd", "dt", "tr")  # the next one begins a line
+                return [("" if closes else _TAGS[name], held[0][1])]
             if ch in ("", "\n", "<", ">") or len(held) > MAX_TAG:
                 return self._give_up(held)
             held.append((yield))

@@ -60,18 +60,24 @@ class Entry:
             if _CONTROL.search(text):
                 raise ValueError(f"{what} has no line breaks and control characters")
 
-    def said(self) -> str | dict[str, Any]:
-        """The alias alone if nothing else is set; otherwise what is set, without `written`."""
-        after = fields(self)[1:]
-        given = {field.name: value for field in after if (value := getattr(self, field.name)) != field.default}
-        return given["alias"] if list(given) == ["alias"] else given
-
 
 Fields = tuple[str, str | None, str | None, bool | None, bool]
 
 
 def _fields_of(entry: Entry) -> Fields:
     return entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
+
+
+# What the fields of an entry are unless they are given, in their order but for `written`.
+_DEFAULTS = {field.name: field.default for field in fields(Entry)[1:]}
+
+
+def _said(values: Fields) -> str | dict[str, Any]:
+    """The alias alone if nothing else is set; otherwise what is set, without `written`."""
+    given: dict[str, Any] = {
+        name: value for name, value in zip(_DEFAULTS, values[1:], strict=True) if value != _DEFAULTS[name]
+    }
+    return given["alias"] if list(given) == ["alias"] else given
 
 
 # The fields of an entry in a mapping.
@@ -105,10 +111,10 @@ class Lexicon:
         folded: tuple[dict[str, Fields], dict[str, Fields]] = {}, {}
         keys = set()
         for plain, each in latest.items():
-            entry = Entry(*each)
-            keys.add(fold := _fold(entry.written))
-            spellings = _spellings(plain, entry.match_case)
-            table = (spelled if spellings else folded)[entry.whole_word]
+            written, _, _, match_case, whole_word = each
+            keys.add(fold := _fold(written))
+            spellings = _spellings(plain, match_case)
+            table = (spelled if spellings else folded)[whole_word]
             for key in spellings or (fold,):
                 if key not in table or strictness(each) > strictness(table[key]):
                     table[key] = each
@@ -133,7 +139,7 @@ class Lexicon:
 
     def mapping(self) -> dict[str, str | dict[str, Any]]:
         """The shortest mapping of which `of` makes this lexicon."""
-        return {entry.written: entry.said() for entry in self.entries}
+        return {values[0]: _said(values) for values in self._entries}
 
     def __len__(self) -> int:
         return len(self._entries)

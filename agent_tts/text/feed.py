@@ -27,15 +27,16 @@ class Reading:
 
     clean: bool = True  # make markdown, links and emoji speakable
     normalize: str | None = None  # say numbers and signs in words of this language; None leaves them
+    language: str = "en"  # of formulas
 
     @classmethod
     def of(cls, options: CommonOptions, language: str) -> Reading:
         """The reading that a request asks for; `language` is a code."""
-        return cls(options.clean, language if options.normalize else None)
+        return cls(options.clean, language if options.normalize else None, language)
 
     def in_language(self, code: str | None) -> Reading:
         """The same in another language; None is this one."""
-        return replace(self, normalize=code) if self.normalize and code else self
+        return replace(self, normalize=self.normalize and code, language=code) if code else self
 
 
 class Reader:
@@ -47,7 +48,7 @@ class Reader:
     def __init__(self, reading: Reading, sink: Sink) -> None:
         self._normalizer = normalizer(sink, reading.normalize) if reading.normalize else None
         self._said = self._normalizer.push if self._normalizer else sink
-        self._cleaner = Cleaner(self._said) if reading.clean else None
+        self._cleaner = Cleaner(self._said, reading.language) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain
 
     def say(self, say: Say, offset: int) -> int:
@@ -88,10 +89,16 @@ class TextFeed:
         first_words: most words of the first unit, few so that speech starts early; each unit may have twice the words
             of the one before, up to `units.MAX_WORDS`.
         directives: those that have an effect end the unit before them; others leave no trace.
+        each_word: whether each word of a language is a unit, given its code; None is the text's own language.
     """
 
     def __init__(
-        self, reading: Reading | None = None, *, first_words: int = 2, directives: Directives | None = None
+        self,
+        reading: Reading | None = None,
+        *,
+        first_words: int = 2,
+        directives: Directives | None = None,
+        each_word: Callable[[str | None], bool] = lambda code: False,
     ) -> None:
         self._reading = reading or Reading()
         self._directives = directives or Directives(("pause",))
@@ -100,6 +107,8 @@ class TextFeed:
         self._offset = 0  # of the next character in the raw text
         self._done: list[Unit | Directive] = []  # not yet taken
         self._cutter = Cutter(first_words, self._done.append)
+        self._is_each_word = each_word
+        self._cutter.each_word = each_word(None)
         self._reader = Reader(self._reading, self._cutter.push)
 
     def append(self, text: str) -> list[Unit | Directive]:
@@ -126,6 +135,7 @@ class TextFeed:
             self._done.append(taken)
             if isinstance(taken, Language):
                 self._reader = Reader(self._reading.in_language(taken.code), self._cutter.push)
+                self._cutter.each_word = self._is_each_word(taken.code)
         return self._take()
 
     def flush(self) -> list[Unit | Directive]:

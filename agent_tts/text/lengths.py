@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
 from agent_tts.text.spoken import zh
 from agent_tts.text.spoken.table import cardinal
 from agent_tts.text.units import is_abbreviation
+from agent_tts.text.words import CLUSTER, UNSPACED
 
 # Milliseconds at normal speed.
 VOWEL_MS = 68.0  # a group of vowels
@@ -24,6 +26,7 @@ WORD_MS = 16.0  # added per word
 FINAL_MS = 80.0  # added to the last word before a pause
 IDEOGRAPH_MS = 210.0
 KANA_MS = 110.0
+LETTER_MS, MARK_MS = 100.0, 75.0  # of a cluster of Thai and its kin
 SYLLABLE_MS = 185.0  # of Hangul
 INITIAL_MS = 200.0  # a spelled letter
 SYMBOL_MS = 300.0  # a spoken sign
@@ -33,9 +36,10 @@ SENTENCE_PAUSE_MS = 300.0
 _CLOSERS = "[\"'”’)\\]»」』）]*$"
 _SENTENCE_END = re.compile(rf"(?:[.!?…]|[。！？।؟]){_CLOSERS}")
 _CLAUSE_END = re.compile(rf"[,;:—–、，；：،؛]{_CLOSERS}")
-# Pieces of a token: a number, one wide character, a run of other letters, or one sign.
-_WIDE = "[\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-_PIECE = re.compile(rf"\d+(?:[.,:]\d+)*|{_WIDE}|(?:(?!{_WIDE})[^\W\d_])+|.", re.DOTALL)
+# Pieces of a token: a number, a word of a script without spaces, a run of other letters, or one sign.
+_PIECE = re.compile(rf"\d+(?:[.,:]\d+)*|({CLUSTER})|(?:(?!{UNSPACED})[^\W\d_])+|.", re.DOTALL)
+# A piece of more characters is cut into equal ones of at most half as many.
+LONG_PIECE = 24
 _VOWELS = re.compile("[aeiouyæœøıаеёиоуыэюяіїєαεηιουω]+")
 # Groups of letters that stand for one sound.
 _DIGRAPHS = re.compile(r"sch|[tscpg]h|ck|ng|wh|qu|[sc]z|[rd]z|[ln]h|gn|([b-df-hj-np-tv-z])\1")
@@ -46,7 +50,7 @@ _SILENT_LETTERS = {
 
 
 class Length(NamedTuple):
-    """Pieces of a token as (characters, nominal ms), and the pause after the last."""
+    """Pieces of a token as (characters, nominal ms), and the pause after the last. No piece has over `LONG_PIECE`."""
 
     pieces: tuple[tuple[int, float], ...]
     pause_ms: float
@@ -58,13 +62,17 @@ def length(token: str, language: str = "en") -> Length:
     language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
     pieces: list[tuple[int, float]] = []
+    apart = False
     for match in _PIECE.finditer(token):
-        chars, ms = len(match[0]), _ms(match[0], language)
-        if pieces and (not ms or not (is_cjk(match[0][0]) or is_cjk(token[match.start() - 1]))):
+        chars, ms = len(match[0]), _cluster_ms(match[0]) if match[1] else _ms(match[0], language)
+        if pieces and (not ms or not pieces[-1][1] or not (match[1] or apart)):
             before, before_ms = pieces.pop()
             chars, ms = before + chars, before_ms + ms
         pieces.append((chars, ms))
-    if pieces and pause_ms:
+        apart = bool(match[1]) or (apart and not match[0].isalnum())
+    if len(token) > LONG_PIECE:
+        pieces = [part for piece in pieces for part in _parts(*piece)]
+    if pause_ms and any(ms for _, ms in pieces):
         pieces[-1] = (pieces[-1][0], pieces[-1][1] + FINAL_MS)
     return Length(tuple(pieces), pause_ms)
 
@@ -73,6 +81,19 @@ def _pause_ms(token: str) -> float:
     if _SENTENCE_END.search(token):
         return 0.0 if is_abbreviation(token) else SENTENCE_PAUSE_MS
     return CLAUSE_PAUSE_MS if _CLAUSE_END.search(token) else 0.0
+
+
+def _parts(chars: int, ms: float) -> list[tuple[int, float]]:
+    count = 1 if chars <= LONG_PIECE else -(-2 * chars // LONG_PIECE)
+    edges = [chars * number // count for number in range(count + 1)]
+    return [(end - start, ms * (end - start) / chars) for start, end in pairwise(edges)]
+
+
+def _cluster_ms(cluster: str) -> float:
+    if is_cjk(cluster[0]):
+        return _ms(cluster[0], "")
+    letters = sum(map(str.isalpha, cluster))
+    return LETTER_MS * letters + MARK_MS * (len(cluster) - letters)
 
 
 def _ms(piece: str, language: str) -> float:

@@ -64,7 +64,7 @@ _MAYBE_LAST = _words(
     """
 )
 # Words that begin a sentence more often than a name.
-_STARTERS = _words(
+STARTERS = _words(
     """
     A An And As At But Did Do Does For He Her Here His How However I If In Is It Its Let My No Now Of On Or Our Please
     She So Thank Thanks That The Their Then There These They This Those To Was We Were What When Where Which Who Why
@@ -212,7 +212,7 @@ class Segmenter:
             return Level.WORD  # a dash, an ellipsis with spaces, a remark
         if first.islower():
             return Level.WORD if point else Level.CLAUSE
-        starts = word.strip(_LEADS + _CLOSERS + _ENDS + _CLAUSES) in _STARTERS
+        starts = word.strip(_LEADS + _CLOSERS + _ENDS + _CLAUSES) in STARTERS
         if point and (name in _MAYBE_LAST or name == "i" or re.fullmatch(r"(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}", name)):
             return Level.SENTENCE if starts else Level.WORD
         if point and first.isdigit() and len(name) <= 5 and not name[:1].isdigit():

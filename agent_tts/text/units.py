@@ -3,7 +3,7 @@
 A unit ends at the first of
 * a line break,
 * white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
-* white space after as many words as a unit may have, or after `MAX_CHARS` characters,
+* white space after as many words as a unit may have (one with `each_word`), or after `MAX_CHARS` characters,
 * the next CJK character after CJK text without punctuation that is as long as those words,
 * the next character after `MAX_RUN` characters without white space,
 * the next digit after `MAX_DIGITS` digits in a row.
@@ -61,8 +61,9 @@ _ABBREVIATION = re.compile(
 class Unit:
     """What an engine speaks at once.
 
-    `text` has something audible, no white space but single spaces, none at its start, and one at its end if white space
-    follows in the raw text: the texts of all units joined are the whole text. `offsets[i]` is the offset of `text[i]`
+    `text` has something audible, or is a mark of a pause whose words were in the unit before; no white space but single
+    spaces, none at its start, and one at its end if white space follows in the raw text: the texts of all units joined
+    are the whole text. `offsets[i]` is the offset of `text[i]`
     in the raw text; offsets never decrease.
     """
 
@@ -91,12 +92,14 @@ class Cutter:
 
     def __init__(self, first_words: int, sink: Callable[[Unit], None]) -> None:
         self._sink = sink
+        self.each_word = False
         self._chars: list[str] = []  # the unit in the making
         self._offsets: list[int] = []  # where its characters are in the raw text
         self._limit = CJK_PER_WORD * first_words  # length of a unit, in CJK characters
         self._max_limit = max(self._limit, CJK_PER_WORD * MAX_WORDS)  # what the limit grows to
         self._said = 0  # length of the unit so far, in CJK characters
         self._speakable = False  # whether anything of the unit can be heard
+        self._open = False  # whether the unit before ended without a mark
         self._word = 0  # where in the unit its last word starts
         self._in_word = False  # no white space after it yet
         self._cluster = 0  # length of the last character, in code points
@@ -111,9 +114,13 @@ class Cutter:
             self._push_space(ch, offset)
 
     def cut(self) -> None:
-        """End the unit. A unit without anything audible is dropped."""
+        """End the unit. One without anything audible is dropped, unless its mark ends the unit before."""
+        text = "".join(self._chars)
+        paused = not _MARKS.isdisjoint(text.rstrip(_CLOSERS)[-1:])
+        if self._speakable or (paused and self._open):
+            self._sink(Unit(text, tuple(self._offsets)))
+            self._open = not paused
         if self._speakable:
-            self._sink(Unit("".join(self._chars), tuple(self._offsets)))
             self._limit = min(2 * self._limit, self._max_limit)
         self._chars.clear()
         self._offsets.clear()
@@ -139,7 +146,10 @@ class Cutter:
             self._said += CJK_PER_WORD
         bare = word.rstrip(_CLOSERS)
         ends_clause = bare[-1:] in _MARKS and not is_abbreviation(bare)
-        if ends_clause or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
+        if self.each_word:
+            if self._speakable:  # a dash between two words is the second one's
+                self.cut()
+        elif ends_clause or self._said >= self._limit or len(self._chars) >= MAX_CHARS:
             self.cut()
 
     def _push_visible(self, ch: str, offset: int) -> None:

@@ -200,12 +200,19 @@ async def test_a_calls_models_are_gone_with_it() -> None:
     try:
         async with running_agent(stt={"kind": "scripted"}) as agent:
             async with calling(agent.url):
-                assert models()
+                detectors, loaded = len(models()), sessions()
+                assert detectors
+                async with calling(agent.url):
+                    assert (len(models()), sessions()) == (2 * detectors, loaded)  # what is loaded is shared
             await until(lambda: agent.calls == 0)
             await asyncio.sleep(LEFT_S + 1)
             assert not models()
     finally:
         gc.enable()
+
+
+def sessions() -> int:
+    return sum(type(found).__name__ == "InferenceSession" for found in gc.get_objects())
 
 
 def models() -> list[object]:

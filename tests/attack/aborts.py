@@ -18,6 +18,8 @@ from agent_tts.bench.connection import dial
 from agent_tts.client import connect
 from agent_tts.errors import SpeechError
 from tests.attack.harness import Broken, Target, attack
+from tests.attack.stalls import connected
+from tests.attack.strangers import SOCKETS, WS_HEAD
 
 # Room for three polite contexts beside 61 of the attacker's: what leaves is replaced at once. And for the sessions of
 # hostile peers, which stay until they are silent for some seconds.
@@ -35,6 +37,16 @@ async def by_reset(target: Target, chance: random.Random) -> None:
         connection.send("text.append", context_id=str(number), text=TEXT)
     await asyncio.sleep(chance.uniform(0, LONGEST_S))
     await connection.close(reset=chance.random() < 0.5)
+
+
+async def by_handshake(target: Target, chance: random.Random) -> None:
+    """Reset the connection within the handshake, with it, or right after its end."""
+    head = WS_HEAD.format(path=chance.choice(SOCKETS)) + f"Authorization: Bearer {target.key}\r\n"
+    whole = f"{head}Connection: Upgrade\r\n\r\n".encode()
+    for _ in range(16):
+        async with connected(target) as (_, writer):  # resets it
+            writer.write(whole[: chance.choice([len(whole), chance.randrange(1, len(whole))])])
+            await asyncio.sleep(chance.choice([0, 0, chance.uniform(0, 0.01)]))
 
 
 async def by_cancel(target: Target, chance: random.Random) -> None:
@@ -63,7 +75,12 @@ async def by_http(target: Target, chance: random.Random) -> None:
                         break
 
 
-WAYS: tuple[Callable[[Target, random.Random], Coroutine[Any, Any, None]], ...] = (by_reset, by_cancel, by_http)
+WAYS: tuple[Callable[[Target, random.Random], Coroutine[Any, Any, None]], ...] = (
+    by_reset,
+    by_handshake,
+    by_cancel,
+    by_http,
+)
 
 
 @attack("clients that leave at any time", settings=ROOM)

@@ -22,7 +22,6 @@ from tests.attack.harness import Broken, Target, attack
 from tests.attack.stalls import SLOTS
 
 CALLS, SETTINGS = 4, {**SLOTS, "agent__stt__kind": "scripted", "agent__llm__base_url": "http://127.0.0.1:9/v1"}
-CALLS_MIB = 160.0  # of a dozen calls: each of the first ones takes less than the one before, and the last ones nothing
 SECOND = b"\x80\x20" * 4_000  # of loud mu-law
 IDLE, FLOODS = 64, 8  # clients of Wyoming
 FIRST_AUDIO_MS, FIRST_AUDIO_SHORT_MS = 100.0, 5_000.0  # of a client beside them, p95
@@ -39,7 +38,6 @@ def phone_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[Ow
     node=phone_node,
     settings=SETTINGS,
     warms=True,
-    max_growth_mib=CALLS_MIB,
 )
 async def fast_carrier(target: Target) -> str:
     """Each call sends a second in a message, and one that is too long, as fast as they are taken, and a list."""

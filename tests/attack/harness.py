@@ -198,6 +198,8 @@ async def run_group(
                 await _judge(left[0], target, caller, verdict)
                 verdict.log = log.getvalue()
                 log.truncate(log.seek(0))
+                if "Traceback" in verdict.log:
+                    verdict.broken.append("a traceback is in the log")
                 left.pop(0)
                 yield verdict
                 if left and not _processes(target.front_pid):

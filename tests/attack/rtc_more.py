@@ -198,6 +198,18 @@ async def typed(target: Target) -> str:
     return f"{sent} messages in {len(callers)} calls"
 
 
+@attack("calls one after another", node=agent_node, settings={**CALLS, "agent__stt__kind": "scripted"}, warms=True)
+async def one_by_one(target: Target) -> str:
+    """Each loads models for its turns, which go with it: none is left to a collection of garbage."""
+    count, held = int(target.scaled(20, 2)), []
+    for _ in range(count):
+        async with calling(target.url, target.headers) as caller:
+            caller.type("Hello there.")
+            await caller.loud()
+        held.append(target.rss_mib())
+    return f"{count} calls; MiB after each: {', '.join(f'{mib:.0f}' for mib in held)}"
+
+
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator[RtcPeer]:
     """A peer that leaves nothing at the node, whatever has become of its association."""

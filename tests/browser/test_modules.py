@@ -109,22 +109,21 @@ async def test_a_word_of_unspaced_script_is_heard_a_character_at_a_time(page: Pa
     assert await module(page, "transcript.js", body) == 2
 
 
-async def test_unspaced_script_without_times_advances_at_a_default_pace(page: Page) -> None:
-    """The node sends a "word" once it is complete, for Chinese at the end of the text. Times that arrive are final."""
+async def test_a_piece_is_a_word_of_its_script(page: Page) -> None:
+    """Mutation: marks are characters, which tears the letter that they belong to apart."""
     body = """
       const root = document.createElement("p");
       const transcript = new m.Transcript(root);
-      transcript.append("你好，世界 and more");
-      const heard = () => [...root.children].filter((piece) => piece.dataset.is === "heard").length;
-      transcript.play(450);
-      const paced = heard();
-      transcript.play(60_000);
-      const all = heard();
-      transcript.time([{ word: "", start_ms: 0, end_ms: 1000, char_start: 0, char_end: 5 }]);
-      transcript.play(200);
-      return [paced, all, heard()];
+      transcript.append("你好，GPU很 and well-done, น้ำดี");
+      transcript.time([
+        { word: "你", start_ms: 0, end_ms: 100, char_start: 0, char_end: 1 },
+        { word: "好，", start_ms: 100, end_ms: 200, char_start: 1, char_end: 3 },
+      ]);
+      transcript.play(100);
+      return [...root.children].map((piece) => piece.textContent + (piece.dataset.is === "heard" ? "*" : ""));
     """
-    assert await module(page, "transcript.js", body) == [3, 5, 1]
+    pieces = ["你*", "好，", "GPU", "很", "and", "well-done,", "น้ำ", "ดี"]
+    assert await module(page, "transcript.js", body) == pieces
 
 
 async def test_better_times_replace_those_of_the_same_words(page: Page) -> None:

@@ -15,6 +15,7 @@ from agent_tts.cli.app import app
 from agent_tts.cli.options import SETTINGS, ConfigFlags, NodeFlags, reported
 from agent_tts.config.settings import Settings
 from agent_tts.errors import AtCapacity, SettingsError
+from tests.cli.process import environment, run
 
 cli = CliRunner()
 
@@ -92,6 +93,16 @@ def test_errors_become_messages_and_exit_codes(
         raise error
     assert caught.value.exit_code == code
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--version", "voices --help", "serve --print-config", "lexicon try hello"])
+def test_a_full_disk_is_told(command: str, unbuffered: str) -> None:
+    """Also where the interpreter would meet it at its end."""
+    with Path("/dev/full").open("wb") as full:
+        done = run(*command.split(), stdout=full, env=environment(PYTHONUNBUFFERED=unbuffered))
+    assert (done.returncode, done.stderr) == (1, b"agent-tts: No space left on device\n")
 
 
 def test_help_has_the_defaults_of_the_settings() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from agent_tts.messages import Word
 from agent_tts.protocol.heard import heard_text
+from agent_tts.text.words import UNSPACED
 from tests.client.test_javascript import WEB, told
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "heard_text.json").read_text())
@@ -28,6 +31,18 @@ console.log(JSON.stringify(found));
 """
 
 
+OF_CLIENT = """
+const matches = (letter) => Array.from({ length: 0x110000 }, (_, code) => code).filter(
+  (code) => new RegExp(`^${letter}`, "u").test(String.fromCodePoint(code)));
+const ofClient = UNSPACED;
+{
+"""
+OF_PAGE = """
+console.log(JSON.stringify([ofClient, UNSPACED].map(matches)));
+}
+"""
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_heard_text(case: dict[str, Any]) -> None:
     words = [Word(*word) for word in case["words"]]
@@ -40,3 +55,18 @@ async def test_heard_text_in_javascript(tmp_path: Path) -> None:
     script = tmp_path / "heard.mjs"
     script.write_text((WEB / "client.js").read_text() + SCRIPT.format(cases=json.dumps(CASES)))
     assert json.loads(await told(str(script))) == [[case["heard"], case["unheard"]] for case in CASES]
+
+
+@pytest.mark.node
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+async def test_scripts_without_spaces_are_the_same_in_javascript(tmp_path: Path) -> None:
+    """In the client and on the page, of all characters that this Python knows."""
+    script = tmp_path / "scripts.mjs"
+    script.write_text(
+        (WEB / "client.js").read_text() + OF_CLIENT + (WEB / "scripts.js").read_text().replace("export ", "") + OF_PAGE
+    )
+    known = [code for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
+    mine = {code for code in known if re.match(UNSPACED, chr(code))}
+    assert len(mine) > 90_000
+    for theirs in json.loads(await told(str(script))):
+        assert mine == set(theirs).intersection(known)

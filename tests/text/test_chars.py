@@ -49,7 +49,8 @@ def test_invisible_and_silent_characters_are_dropped() -> None:
 
 def test_emoji_are_pictographs_and_readable_symbols_stay() -> None:
     """As are geometric bullets and the replacement character; symbols are read by name."""
-    assert not [ch for ch in "😀🎉❤✅⭐➡⌚▶🇩🏽🫠🯁�\ufffc" if chars.normal(ch, "a") != chars.PICTOGRAPH]
+    assert not [ch for ch in "😀🎉❤✅⭐⌚▶🇩🏽🫠🯁�\ufffc" if chars.normal(ch, "a") != chars.PICTOGRAPH]
+    assert {chars.normal(ch, "a") for ch in "→➡⬆⇒⟶↔🠒"} == {chars.ARROW}
     assert not [ch for ch in "aÀ©®™°№→½①❶你한。€½²♯〒㊗" if chars.normal(ch, "a") != ch]
 
 

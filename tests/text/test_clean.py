@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from inspect import getgeneratorlocals
 from itertools import count
 from typing import Any
 
 import pytest
 
+from agent_tts.text import latex
 from agent_tts.text.clean import MAX_TAG, MAX_TARGET, Cleaner
 
 
@@ -45,39 +47,101 @@ CASES = [
     ("f(*args, **kwargs)", "f(args, kwargs)"),
     ("Fill in: _______ or ___ here", "Fill in: or here"),
     ("**🎉 Congrats!**", "Congrats!"),
-    ("** sloppy ** bold **\nnext", "sloppy ** bold next"),
+    ("** sloppy ** bold **\nnext", "sloppy ** bold , next"),
     ("a _ b", "a _ b"),
     ("never closed **bold", "never closed bold"),
     ("**********", ""),
     ("Name________Date ########x", "Name Date ########x"),
     ("########x", "x"),
     # headings, lists, quotes, rules
-    ("# Title\n\nText", "Title Text"),
-    ("###### Deep\n####### Not one", "Deep Not one"),
+    ("# Title\n\nText", "Title. Text"),
+    ("###### Deep\n####### Not one", "Deep, Not one"),
     ("#hashtag is #1 in C#", "#hashtag is #1 in C#"),
-    ("- one\n- two\n  - three", "one two three"),
-    ("* one\n+ two\n• three\n•four", "one two three four"),
-    ("1. First\n2. **Second**\n3) Third", "1. First 2. Second 3) Third"),
+    ("- one\n- two\n  - three", "one, two, three"),
+    ("* one\n+ two\n• three\n•four", "one, two, three, four"),
+    ("1. First\n2. **Second**\n3) Third", "1. First, 2. Second, 3) Third"),
     ("-5 degrees, well-known, +1 555", "-5 degrees, well-known, +1 555"),
-    ("Above\n---\nBelow\n***\n* * *\n___\nEnd", "Above Below End"),
-    ("Title\n=====\nSubtitle\n--------\nText", "Title Subtitle Text"),
-    ("> quoted\n>> twice\n> - item", "quoted twice item"),
-    ("5 > 3 and a -> b", "5 > 3 and a -> b"),
-    ("- [ ] open\n- [x] done\n- [X] also", "open done also"),
-    ("- [link](u) and [x](u)\n[xy] z", "link and x xy z"),
-    ("a = b\n= c", "a = b = c"),
+    ("Above\n---\nBelow\n***\n* * *\n___\nEnd", "Above. Below. End"),
+    ("Title\n=====\nSubtitle\n--------\nText", "Title. Subtitle. Text"),
+    ("> quoted\n>> twice\n> - item", "quoted, twice, item"),
+    ("5 > 3 and a -> b", "5 > 3 and a , b"),
+    ("- [ ] open\n- [x] done\n- [X] also", "open, done, also"),
+    ("- [link](u) and [x](u)\n[xy] z", "link and x, xy z"),
+    ("a = b\n= c", "a = b, = c"),
+    ("My shop\nOpening hours\n\nWe are open", "My shop, Opening hours. We are open"),
+    ("Dear Anna\nThank you.\nBest wishes\nBob", "Dear Anna, Thank you. Best wishes, Bob"),
+    ("Dear Anna,\n\nThank you!\n\n\n\nBob", "Dear Anna, Thank you! Bob"),
+    ("one\r\ntwo\r\n\r\nthree\rfour", "one, two. three, four"),
+    ("1. Milk\n2. Eggs 🎉\n\nThat is all", "1. Milk, 2. Eggs , That is all".replace(" , That", " . That")),
+    ("**Note**  \nnext (that)\n“so”\nend:\nx", "Note , next (that), “so”, end: x"),
+    ("<h2>Title</h2>\n<p>Text</p><ul><li>a</li><li>b</li></ul>", "Title. Text. a, b,"),
+    ("<table><tr><td>a</td></tr><tr><td>b</td></tr></table>", "a , b ,"),
+    ("第一行\n第二行\n\n第三段。\n完", "第一行， 第二行。 第三段。 完"),
+    ("첫째\n둘째\n\nпервая\nแถว\nวัน", "첫째, 둘째. первая, แถว, วัน"),
+    ("---\n\n# \n\n- \n- x", "x"),
+    (
+        "The cat sat on the mat and looked at the moon for a very long\ntime. Then",
+        "The cat sat on the mat and looked at the moon for a very long time. Then",
+    ),
+    (
+        "- The cat sat on the mat and looked at the moon for a very long\n- time",
+        "The cat sat on the mat and looked at the moon for a very long, time",
+    ),
+    # sentences without a space between them
+    ("First one.Second one.", "First one. Second one."),
+    ("It is 3.14.Next one! Last.ex. Am 3.Dezember", "It is 3.14. Next one! Last.ex. Am 3. Dezember"),
+    ("I will do it!Then we go.", "I will do it! Then we go."),
+    ("Is it?Yes.It is…Good", "Is it? Yes. It is… Good"),
+    ("Wait...Then go. “Go.”Then (it ended.)Now", "Wait... Then go. “Go.” Then (it ended.) Now"),
+    ("**Bold.**Next *one.*And", "Bold. Next one. And"),
+    ("At 5 p.m.Then we go, e.g.The U.S.A.They cost 5.But", "At 5 p.m. Then we go, e.g. The U.S.A. They cost 5. But"),
+    ("Das ist gut.Ärger gibt es nicht.Öl", "Das ist gut. Ärger gibt es nicht. Öl"),
+    ("했습니다.그리고 갑니다!또 كيف حالك؟أنا ठीक है।मैं", "했습니다. 그리고 갑니다! 또 كيف حالك؟ أنا ठीक है। मैं"),
+    (
+        "3.14, example.com, U.S.A., Node.js, Vue.Js and Booking.Com",
+        "3.14, example.com, U.S.A., Node.js, Vue.Js and Booking.Com",
+    ),
+    (
+        "System.Out.println(x) and Math.PI, ASP.NET, Ph.D, v2.Beta",
+        "System.Out.println(x) and Math.PI, ASP.NET, Ph.D, v2.Beta",
+    ),
+    ("see a.B(c) and Foo.Bar_x, README.md, what?no", "see a.B(c) and Foo.Bar_x, README.md, what?no"),
+    # comparisons at the start of a line, a cell or an item
+    ("| CPU | >90% |\n| RAM | > 5 GB |", "CPU, >90%, RAM, > 5 GB"),
+    ("- >90% of users\n- > 90% too\n- **>5** <3", ">90% of users, > 90% too, >5 <3"),
+    (">90% of users agree.\n>=5\n>€5\n>.5", ">90% of users agree. >=5, >€5, >.5"),
+    ("> 5 stars, they said\n>so", "5 stars, they said, so"),
+    # literal stars
+    ("Press *.", "Press *."),
+    ("Press 0 or *", "Press 0 or *"),
+    ("Dial *67 first.", "Dial *67 first."),
+    ("*100# and *#06#, *9; *67.", "*100# and *#06#, *9; *67."),
+    ('Press "*", (*), or *, then #.\nNo *\nend', 'Press "*", (*), or *, then #. No *, end'),
+    ("*1984* and *24/7* and *2001: A Space Odyssey* *...so*", "1984 and 24/7 and 2001: A Space Odyssey ...so"),
+    # arrows
+    ("Settings → Privacy", "Settings , Privacy"),
+    ("A→B, C⇒D ➡️ E ⬆ F\n→ G →\nH", "A, B, C, D , E , F, G , H"),
+    ("a --> b => c, -> d x->y =>z", "a , b , c, d x->y =>z"),
+    ("| a → b | c |", "a , b, c"),
+    # citations
+    ("Paris [1] is", "Paris is"),
+    ("Paris.[1] It is.[2][3]Next", "Paris. It is. Next"),
+    ("Paris[1] is[12], x [1, 2] y [3–5]; z [^1].", "Paris is, x y ; z ."),
+    ("So【4:0†source】. 【重要】です【12】", "So. 【重要】です"),
+    ("See [1](http://a.b/c) and [2024] x[1] [v1]", "See and 2024 x[1] v1"),
+    ("巴黎[1]是[2]", "巴黎是"),
     # tables
-    ("| Name | Age |\n|------|:---:|\n| Bob | 42 |", "Name, Age Bob, 42"),
-    ("|a|b|\n|-|-|\n|:--|--:|\n| **c** | `d` |", "a, b c, d"),
+    ("| Name | Age |\n|------|:---:|\n| Bob | 42 |", "Name, Age. Bob, 42"),
+    ("|a|b|\n|-|-|\n|:--|--:|\n| **c** | `d` |", "a, b. c, d"),
     ("| x | - | -5 | | y: |  z |", "x, -5, y: z"),
     ("| ✅ | yes | ❌ |", "yes"),
     ("Home | About | Contact", "Home , About , Contact"),
     ("p(x|y) or |x| and a||b", "p(x|y) or |x| and a||b"),
-    ("|a|_b_|\nx|y: - z", "a, b x|y: - z"),
+    ("|a|_b_|\nx|y: - z", "a, b, x|y: - z"),
     # code
     ("Run `pip install x` now", "Run pip install x now"),
     ("`a*b*c` and ``x`y`` and `snake_case`", "a*b*c and xy and snake_case"),
-    ("an `unclosed span\n**bold**", "an unclosed span bold"),
+    ("an `unclosed span\n**bold**", "an unclosed span, bold"),
     ("Here:\n```python\nprint('**hi**')\n```\nDone.", "Here: Done."),
     ("Here: ```js\nlet a = `b`;\n// ``` no\n```\nDone.", "Here: Done."),
     ("~~~\ncode\n```\n~~~\nDone.", "Done."),
@@ -85,8 +149,8 @@ CASES = [
     ("```\n```python\nnot closed by this\n```\nDone.", "Done."),
     ("> ```\n> code\n> ```\n> Done.", "Done."),
     ("- ```sh\n  ls\n  ```\n- Done", "Done"),
-    ("Use ```inline``` fences", "Use fences"),
-    ("Use```x```https://b.c/d", "Use b.c"),
+    ("Use ```inline``` fences", "Use , fences"),
+    ("Use```x```https://b.c/d", "Use, b.c"),
     ("```\nnever closed **x** [y](z)\n``\nmore", ""),
     ("don`t", "dont"),
     # links
@@ -94,13 +158,13 @@ CASES = [
     ("[**Bold** link](http://a.b/c_(d)), ok", "Bold link, ok"),
     ("![A cat](cat.png) and [![alt](a.png)](b)", "A cat and alt"),
     ("**[text](url)**", "text"),
-    ("[never closed](http://a.b/c\nnext line", "never closed next line"),
-    ("array[0] and f[x](y) and as shown[1][2]", "array[0] and f[x](y) and as shown[1]2"),
-    ("Sources: [1][2] [note]", "Sources: 1 2 note"),
-    ("Wow! Stop![1] Yes!", "Wow! Stop! 1 Yes!"),
-    ("A fact.[1][2] Next:[x](y)", "A fact. 1 2 Next: x"),
+    ("[never closed](http://a.b/c\nnext line", "never closed, next line"),
+    ("array[0] and f[x](y) and as shown[1][2]", "array[0] and f[x](y) and as shown"),
+    ("Sources: [1][2] [note]", "Sources: note"),
+    ("Wow! Stop![1] Yes!", "Wow! Stop! Yes!"),
+    ("A fact.[1][2] Next:[x](y)", "A fact. Next: x"),
     ("[https://example.com/a](https://example.com/a)", "example.com"),
-    ("a[b\n[c](d) [e](f)", "a[b c e"),
+    ("a[b\n[c](d) [e](f)", "a[b, c e"),
     # bare URLs
     ("Go to https://example.com/path?q=1#x.", "Go to example.com."),
     ("http://www.Example.com, www.foo.org/bar!", "Example.com, foo.org!"),
@@ -112,13 +176,13 @@ CASES = [
     ("Use https:// or www. or http, who, Hhh", "Use https:// or www. or http, who, Hhh"),
     ("https://wx.com and me@www.com, xhttp://a.b", "wx.com and me@www.com, xhttp://a.b"),
     # HTML
-    ("one<br>two<br/>three<BR />four", "one two three four"),
+    ("one<br>two<br/>three<BR />four", "one, two, three, four"),
     ("<b>bold</b> <a href='x' id=y>link</a> <!-- gone --> ok", "bold link ok"),
     ("10<sup>2</sup> and H<sub>2</sub>O", "10 2 and H 2 O"),
-    ("<blockquote>said</blockquote>", "said"),
+    ("<blockquote>said</blockquote>", "said,"),
     ("a < b, b > c, a<b and c, i <3 you, <-- x", "a < b, b > c, a<b and c, i <3 you, <-- x"),
     ("if a <b and c> d <b <i>x</i> <b-x> <b", "if a <b and c> d <b x <b-x> <b"),
-    ("<p unclosed\nnext <//> <!x>", "<p unclosed next <//> <!x>"),
+    ("<p unclosed\nnext <//> <!x>", "<p unclosed, next <//> <!x>"),
     ("AT&amp;T &lt;b&gt; &quot;x&quot; it&#39;s 5&nbsp;km &mdash; &hellip;", 'AT&T <b> "x" it\'s 5 km — …'),
     ("AT&T, a && b, &foo; &; &waytoolongname; &shy;&#128512;&notin;x", "AT&T, a && b, &foo; &; &waytoolongname; ∉x"),
     # special tokens
@@ -130,13 +194,29 @@ CASES = [
     # characters
     ("Great job! 🎉🎉 Keep going 👍🏽", "Great job! Keep going"),
     ("I❤️you 👨‍👩‍👧 1️⃣ First 🇩🇪", "I you 1 First"),
-    ("© 2024 Foo™ 20°C → ½", "© 2024 Foo™ 20°C → ½"),
+    ("© 2024 Foo™ 20°C → ½", "© 2024 Foo™ 20°C , ½"),
     ("a\u200bb\u202ec\0d\ufeffe\x1bf\ud800g", "abcdefg"),
     ("می\u200cخواهم", "می\u200cخواهم"),
     ("3.14, 10:30, 1,000 and 50%", "3.14, 10:30, 1,000 and 50%"),
+    # formulas
+    (r"Add \frac{1}{2} cup, 2\times3 and 5 \times 3", "Add 1 over 2 cup, 2 times 3 and 5 times 3"),
+    (r"So $x^2$ is ($x_1$), $E=mc^2$.", "So x squared is (x 1), E equals mc squared."),
+    (r"\(a \leq b\) and \[ x = \sqrt{2} \] end", "a is at most b and x equals the square root of 2 end"),
+    (r"$$x^2 + 1 = 0$$", "x squared plus 1 equals 0"),
+    (r"$\frac{x^2}{\sqrt{y}}$ and $90^\circ$ $\alpha \to \beta$", "x squared over the square root of y and 90° α, β"),
+    (r"$\text{speed} = \frac{d}{t}$ $x^{n+1}$ $5\%$", "speed equals d over t x to the power of n plus 1 5%"),
+    (r"We get $\int_0^1 x dx$ here, \textbf{bold}", "We get here, bold"),
+    (r"\begin{align} x &= y \\ z \end{align} Next \[ \sum_i x_i \] end", "Next end"),
+    (
+        "$5, $5 and $10, $20,000-$30,000, US$5, $AAPL up, costs $$ or $$$",
+        "$5, $5 and $10, $20,000-$30,000, US$5, $AAPL up, costs $$ or $$$",
+    ),
+    ("a $ b $HOME, $x\n$5 + $3", "a $ b $HOME, $x, $5 + $3"),
+    (r"\frac{1}{2 oops", r"\frac{1}{2 oops"),
+    ("从$x^2$到", "从x squared到"),
     # escapes
-    (r"5 \* 3 \_x\_ \# \[y\] \\ C:\new", r"5 * 3 _x_ # [y] \ C:\new"),
-    ("one\\\ntwo \\", "one two \\"),
+    (r"5 \* 3 \_x\_ \# \\ C:\new C:\Users\to \foo", r"5 * 3 _x_ # \ C:\new C:\Users\to \foo"),
+    ("one\\\ntwo \\", "one, two \\"),
 ]
 
 
@@ -146,16 +226,21 @@ def test_markup_is_not_spoken() -> None:
 
 
 def test_characters_keep_their_offsets() -> None:
-    """Every character is that of the raw text at its offset, except white space, cell commas and entities."""
+    """Every character is that of the raw text at its offset, except white space, entities, formulas, and commas and
+    points for cells, arrows and line breaks.
+    """
     for text, _ in CASES:
         out = passed(text)
         assert [offset for _, offset in out] == sorted(offset for _, offset in out), text
-        assert not [ch for ch, at in out if ch != text[at] and not ch.isspace() and text[at] not in "|&"], text
+        put_in = "" if re.search(r"\$\S|\\[a-z(]", text) else "|&<`\r\n-=→➡⬆⇒"
+        assert not put_in or not [
+            ch for ch, at in out if ch != text[at] and not ch.isspace() and text[at] not in put_in
+        ]
 
 
 def test_line_breaks_are_kept() -> None:
     """They end clauses; block tags and fences count as line breaks."""
-    assert "".join(ch for ch, _ in passed("a\r\nb<br>c```x```d")) == "a\n\nb\nc\nd"
+    assert "".join(ch for ch, _ in passed("a\r\nb<br>c```x```d")) == "a,\nb,\nc,\nd"
 
 
 def test_no_break_spaces_are_kept() -> None:
@@ -202,6 +287,8 @@ def test_a_flush_decides_about_held_text(pieces: tuple[str, ...], spoken: str) -
             "<|" + "x" * 1_000,
             "&" + "a" * 1_000,
             "https://a.b/" + "." * 1_000,
+            *(start + "1 + " * 500 for start in ("$", "$$", "\\(", "\\frac{", "\\begin{a}", "【", "[")),
+            *("\\frac{" * 200, "$1" * 500, "a.B" * 500, "*" + "1" * 1_000, "Ab." + "C" + "c" * 1_000),
         ),
         *(ch * 1_000 for ch in "<*w[|\\!#-`&h]"),
         *(mark * 500 for mark in ("> ", "- ", "<b ", "<a/", "| ", "](", "tth")),
@@ -222,3 +309,30 @@ def test_held_text_is_bounded(text: str) -> None:
 def test_an_unclosed_link_is_skipped_up_to_a_limit() -> None:
     """The text after it is spoken."""
     assert clean("[a](" + "x" * (MAX_TARGET + 10) + " b") == "a" + "x" * 10 + " b"
+
+
+@pytest.mark.parametrize(
+    ("language", "spoken"),
+    [
+        ("de", "1 durch 2 plus x zum Quadrat"),
+        ("fr-ca", "1 sur 2 plus x au carré"),
+        ("zh", "2分之1 加 x的平方"),
+        ("ja", "2分の1 プラス xの二乗"),
+        ("ru", "1 делить на 2 плюс x в квадрате"),
+        ("tr", "1/2 + x²"),
+    ],
+)
+def test_formulas_are_said_in_the_language_of_the_text(language: str, spoken: str) -> None:
+    """In one without words for them, by signs."""
+    out: list[str] = []
+    cleaner = Cleaner(lambda ch, offset: out.append(ch), language)
+    for offset, ch in enumerate(r"$\frac{1}{2} + x^2$ "):
+        cleaner.push(ch, offset)
+    assert "".join(out) == f"{spoken} "
+
+
+def test_every_word_of_formulas_has_its_place() -> None:
+    """All languages have words for all signs, and no word is read as a sign again."""
+    for words in latex._WORDS.values():
+        assert len(words.split("|")) == len(latex._SIGNS)
+        assert not set(words) & set("+-×=<>±≠≈≤≥/*^_\\")

@@ -168,9 +168,9 @@ def test_no_unit_is_longer_than_its_bound(text: str) -> None:
 
 
 def test_a_unit_has_something_to_speak() -> None:
-    """Punctuation alone is not spoken, a symbol is."""
+    """Punctuation alone is not spoken, a symbol is; a mark behind white space ends the words before it."""
     assert texts("... — !\n\n  \u0301 “”") == []
-    assert texts("Hello you !\nYes") == ["Hello you ", "Yes"]
+    assert texts("Hello you !\nYes") == ["Hello you ", "! ", "Yes"]
     assert texts("100 % & @") == ["100 % ", "& @"]
 
 

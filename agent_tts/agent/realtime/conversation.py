@@ -46,7 +46,8 @@ MIN_COMMIT_MS = 100  # OpenAI's
 MAX_ITEMS = 1_000  # of a conversation
 MAX_CHARS = 400_000  # of its texts; the oldest items are forgotten
 MAX_MESSAGE = 65_536  # characters of a message without audio: what it asks for may be echoed
-MAX_PENDING = 16  # turns whose words are being recognised
+MAX_TURN_MS = 120_000  # a longer turn is cut here
+MAX_PENDING, MAX_PENDING_MS = 16, 2 * MAX_TURN_MS  # turns whose words are being recognised, and their audio: 8 MB
 
 Detection = ServerVad | SemanticVad
 
@@ -108,6 +109,7 @@ class Item:
     text: str = ""  # or the transcript
     is_pending: bool = False  # the user's words are being recognised
     heard: Hear | None = None  # audio of the client whose recognition is not ordered yet
+    heard_ms: float = 0.0  # of audio to recognise
     answers: bool = False  # the words, once they are recognised, begin a response
     words: list[tuple[float, str]] = field(default_factory=list)  # of spoken text: when each begins, ms
     audio_ms: float = 0.0  # sent to the client
@@ -190,8 +192,8 @@ class Conversation:
         self._turn_id: str | None = None
         # Whether the user's last words are to be answered when the turn that is being spoken ends.
         self._is_asked = False
-        # Turns that are being recognised, those of deleted items included.
-        self._recognising = 0
+        # Turns that are being recognised, those of deleted items included, the oldest first: how long they are, ms.
+        self._recognising: deque[float] = deque()
         # Whether the client was told that nothing is heard.
         self._told_deaf = False
         self._id = make_id("sess")
@@ -319,21 +321,25 @@ class Conversation:
 
     def _turn(self, *, answers: bool) -> None:
         """What was heard is a turn of the user."""
-        self._check_recogniser(1)
-        item_id, self._turn_id, self._heard_ms = self._turn_id or self._make_id("item"), None, 0.0
+        item_id = self._turn_id or self._make_id("item")
         item = Item(item_id, "message", "user", part="input_audio", is_pending=True, answers=answers)
+        item.heard_ms = min(self._heard_ms, MAX_TURN_MS)
+        self._check_recogniser(item)
+        self._turn_id, self._heard_ms = None, 0.0
         self._tell("input_audio_buffer.committed", item_id=item_id, previous_item_id=self._last())
         self._add(item)
         self._recognise(item)
 
-    def _check_recogniser(self, more: int) -> None:
-        """Raises `RealtimeError`: so many turns more would be too many."""
-        if self._recognising + more > MAX_PENDING:
-            raise RealtimeError("rate_limit_exceeded", f"at most {MAX_PENDING} turns are recognised at a time")
+    def _check_recogniser(self, *more: Item) -> None:
+        """Raises `RealtimeError`: these turns more would be too many."""
+        pending = [*self._recognising, *(item.heard_ms for item in more)]
+        if more and (len(pending) > MAX_PENDING or sum(pending) > MAX_PENDING_MS):
+            most = f"{MAX_PENDING} turns, of {MAX_PENDING_MS // 1_000} s together,"
+            raise RealtimeError("rate_limit_exceeded", f"at most {most} are recognised at a time")
 
     def _recognise(self, item: Item) -> None:
         """Order the recognition of an item that has been accepted. `recognised` tells its end."""
-        self._recognising += 1
+        self._recognising.append(item.heard_ms)
         self.orders.append(Recognise(item.id, item.heard))
         item.heard = None
 
@@ -364,7 +370,8 @@ class Conversation:
 
     def recognised(self, item_id: str, text: str, why: str | None = None) -> None:
         """The words of a turn; `why` they could not be recognised, None if they could."""
-        self._recognising -= 1
+        if self._recognising:
+            self._recognising.popleft()
         inputs = self._items if self.response is None else [*self._items, *(self.response.input or ())]
         item = next((item for item in inputs if item.id == item_id), None)
         if item is not None:  # neither deleted nor forgotten
@@ -406,7 +413,7 @@ class Conversation:
         elif wanted.previous_item_id is not None:
             before = self._item(wanted.previous_item_id, "item_create_invalid_previous_item_id", "previous_item_id")
             place = self._items.index(before) + 1
-        self._check_recogniser(item.heard is not None)
+        self._check_recogniser(*[item] * (item.heard is not None))
         self._add(item, place)
         if item.heard is not None:
             self._recognise(item)
@@ -434,6 +441,7 @@ class Conversation:
                 raise RealtimeError("speech_recognition_unavailable", self._deaf, f"{place}.content")
             heard = Hear(b"".join(map(decoded, audio)), self.session.audio.input.format)
             item.part, item.is_pending, item.heard = "input_audio", True, heard
+            item.heard_ms = heard.format.ms(len(heard.audio))
         return item
 
     def _add(self, item: Item, place: int | None = None) -> None:
@@ -505,7 +513,7 @@ class Conversation:
         self._check(settings, "response")
         items = None if extras.input is None else list(self._input(extras.input))
         heard = [item for item in items or () if item.heard is not None]
-        self._check_recogniser(len(heard))
+        self._check_recogniser(*heard)
         self._respond(settings, extras, items)
         for item in heard:
             self._recognise(item)

@@ -14,14 +14,13 @@ from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.realtime.conversation import Detection
+from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
 from agent_tts.speech.audio.encoding import g711_samples
 
 WINDOW = 512 * 2  # bytes that the voice detector takes at once: 32 ms
 PER_MS = IN_RATE * 2 // 1_000  # bytes
-MAX_TURN_MS = 120_000  # a longer turn is cut here
 # Silence that ends a turn which does not sound complete, s.
 PATIENCE_S = {"low": 8.0, "medium": 4.0, "auto": 4.0, "high": 2.0}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -35,7 +36,8 @@ from agent_tts.engine.slots import Opened, SlotFeed, SlotTable
 from agent_tts.engine_info import SAMPLE_RATE, EngineInfo
 from agent_tts.errors import BadMessage
 from agent_tts.messages import StepCommand, StepEvent, Word, Words
-from agent_tts.options import EngineOptions, within
+from agent_tts.options import EngineOptions, ResolvedVoice, within
+from agent_tts.text.chars import is_silent
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
 
@@ -59,6 +61,10 @@ PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language"
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
+# Behind white space espeak-ng ignores a mark.
+_APART = re.compile(r"( )([.!?;:,…—]+)(?= |$)")
+# What espeak-ng rests behind a clause and a sentence at its normal rate, in seconds.
+CLAUSE_S, SENTENCE_S = 0.14, 0.3
 
 NO_SAMPLES = np.zeros(0, np.int16)
 
@@ -84,8 +90,12 @@ class EspeakEngine(Engine):
             aliases=self._voices.aliases,
             aligns_words=True,
         )
-        parts = self._workers, self._voices, Levels(), settings.espeak.first_words
-        self._slots = SlotTable(slots, lambda opened, slot: _EspeakRequest(*parts, opened, slot))
+        self._levels = Levels()
+        self._first_words = settings.espeak.first_words
+        self._slots = SlotTable(slots, self._request)
+
+    def _request(self, opened: Opened, slot: int) -> EspeakRequest:
+        return EspeakRequest(self._workers, self._voices, self._levels, self._first_words, opened, slot)
 
     def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -95,13 +105,17 @@ class EspeakEngine(Engine):
         """
         new = self._slots.apply(commands)
         start = time.monotonic()
-        for request in sorted(self._slots.requests(run), key=_EspeakRequest.urgency):
+        for request in sorted(self._slots.requests(run), key=lambda request: request.urgency(start)):
             new += self._slots.guard(request, partial(request.prepare, start + STEP_BUDGET_S, start + WAIT_S))
         for request in self._slots.requests(run):
             new += self._slots.guard(request, request.feed.hand_out)
         if not new and any(request.waits for request in self._slots.requests(run)):
-            self._workers.poll(time.monotonic() + IDLE_S)
+            self._wait(time.monotonic() + IDLE_S)
         return new
+
+    def _wait(self, until: float) -> None:
+        """Wait until something is done of what requests wait for, or until then (monotonic)."""
+        self._workers.poll(until)
 
     def take_faults(self) -> Faults:
         return self._workers.take_faults()
@@ -133,20 +147,34 @@ def _clamp(pitch: int) -> int:
     return min(max(pitch, 0), PITCH_MAX)
 
 
-class _EspeakRequest:
-    """A request in its slot: the clause that is spoken, and how."""
+class EspeakRequest:
+    """A request in its slot: the clause that is spoken, and how.
+
+    Args:
+        voice: in place of that of the request's options.
+        each_word: whether each word of a language is a unit, given its code.
+    """
 
     def __init__(
-        self, workers: EspeakWorkers, voices: EspeakVoices, levels: Levels, first_words: int, opened: Opened, slot: int
+        self,
+        workers: EspeakWorkers,
+        voices: EspeakVoices,
+        levels: Levels,
+        first_words: int,
+        opened: Opened,
+        slot: int,
+        voice: ResolvedVoice | None = None,
+        each_word: Callable[[str], bool] = lambda code: False,
     ) -> None:
         self._workers = workers
         self._voices = voices
         self._options = options = opened.options
-        self._own, self._variant = voices.resolve(options.voice, options.language)
+        self._own, self._variant = voices.resolve(voice or options.voice, options.language)
         self._language = self._own
         self._prosody = Prosody()
         code = self._own.code
-        self.feed = SlotFeed(opened, slot, code, first_words, Directives(PERFORMS, voices.languages, code))
+        directives = Directives(PERFORMS, voices.languages, code)
+        self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: each_word(other or code))
         self._leveler = levels.leveler(options, workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
@@ -154,12 +182,12 @@ class _EspeakRequest:
         self._unpaced = options.lead_ms is None
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
         self._resampler = ClauseResampler(workers.sample_rate, SAMPLE_RATE)
-        # Where the resampler started, in output samples, and what it has been fed, in samples of espeak-ng.
+        # Where the resampler's sound starts, in output samples, and what it was fed, in samples of espeak-ng.
         self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
         self._audible = False
 
-    def urgency(self) -> tuple[bool, int, bool]:
+    def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those with the fewest frames ready, then new ones."""
         return self._unpaced, self.feed.ready, self.feed.frames > 0
 
@@ -176,31 +204,49 @@ class _EspeakRequest:
         while self.feed.ready < 2 and not self.feed.dry and (now := time.monotonic()) < deadline:
             if not self.feed.read(now):
                 continue
-            item = self.feed.pending.popleft()
-            if isinstance(item, Unit):
-                spoken = self._speak(item, until)
-                if spoken is None:
-                    self.feed.pending.appendleft(item)
-                    break
-                told += spoken
-            elif isinstance(item, Prosody):
-                self._prosody = item
-            elif isinstance(item, SpokenLanguage):
-                self._language = self._voices.language(item.code) if item.code else self._own
-            else:
-                self.feed.write(self._resampler.push(NO_SAMPLES, last=True))
-                self.feed.mark(item)
-                self._resampler = ClauseResampler(self._workers.sample_rate, SAMPLE_RATE)
-                self._origin, self._fed = self.feed.samples, 0
+            spoken = self._perform(until)
+            if spoken is None:
+                break
+            told += spoken
         return told
+
+    def _perform(self, until: float) -> list[StepEvent] | None:
+        """Do what comes next in `pending`; None if it is not done until then, and comes next again."""
+        item = self.feed.pending.popleft()
+        if isinstance(item, Unit):
+            spoken = self._speak(item, until)
+            if spoken is None:
+                self.feed.pending.appendleft(item)
+            return spoken
+        if isinstance(item, Prosody):
+            self._prosody = item
+        elif isinstance(item, SpokenLanguage):
+            self._language = self._voices.language(item.code) if item.code else self._own
+        else:
+            self._join()
+            self.feed.mark(item)
+        return []
+
+    def _join(self) -> None:
+        """Write what the resampler holds back; what is written next is no part of the same sound."""
+        self.feed.write(self._resampler.push(NO_SAMPLES, last=True))
+        self._resampler = ClauseResampler(self._workers.sample_rate, SAMPLE_RATE)
+        self._fed = 0
 
     def _speak(self, unit: Unit, until: float) -> list[StepEvent] | None:
         """Speak a unit, or put its parts or halves in its place; None if it is not done until then."""
         own = self._language
+        if all(map(is_silent, unit.text)):
+            pause_s = SENTENCE_S if set(unit.text) & set(".!?。！？") else CLAUSE_S
+            rest = round(pause_s / (self._options.speed * self._prosody.speed) * self._workers.sample_rate)
+            self._fed += rest
+            self.feed.write(self._resampler.push(np.zeros(rest, np.int16)))
+            return []
         if self._job is None and (cut := parts(unit, own.code)) != [unit]:
             self.feed.pending.extendleft(reversed(cut))
             return []
-        text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
+        # After punctuation closers would be a clause and a pause of their own.
+        text = _APART.sub(r"\2\1", unit.text).rstrip(CLOSERS)
         length = len(text)
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:
@@ -240,6 +286,9 @@ class _EspeakRequest:
                 return []
             # espeak-ng pads with zeros; what is not zero is speech.
             self._audible, lead = True, 0 if self._options.leading_silence_ms is None else int(heard[0])
+
+        if not self._fed:
+            self._origin = self.feed.samples
 
         def ms(sample: int) -> int:
             fed = self._fed + max(0.0, sample * clause.scale - lead)

@@ -98,6 +98,8 @@ def parts(unit: Unit, language: str) -> list[Unit]:
     current = _ANYBODY  # who reads the part so far
 
     def put(char: str, offset: int) -> None:
+        if unicodedata.category(char)[0] == "M" and not text:
+            return  # what it stands on is in the part before
         if char != " " or (text and text[-1] != " "):
             text.append(char)
             offsets.append(offset)
@@ -118,9 +120,10 @@ def parts(unit: Unit, language: str) -> list[Unit]:
             current = who
         if not char:
             continue
-        if _APART in (who, before) and _is_wordlike(char) and _is_wordlike(text[-1:]):
+        is_mark = unicodedata.category(char)[0] == "M"
+        if _APART in (who, before) and not is_mark and _is_wordlike(char) and _is_wordlike(text[-1:]):
             put(" ", offsets[-1])  # of the character before: it may count as a part of that word
-        if current == "my" and unicodedata.category(char)[0] != "M":
+        if current == "my" and not is_mark:
             most = MAX_BURMESE_WORDS if text[-1:] == [" "] else MAX_BURMESE
             if len(text) >= most:
                 cut()

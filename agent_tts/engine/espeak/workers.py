@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import IO, cast
 
 import espeakng_loader
@@ -23,7 +25,9 @@ from numpy.typing import NDArray
 from agent_tts.engine.base import Faults
 from agent_tts.engine.espeak import worker
 from agent_tts.engine.espeak.voices import EspeakLanguage, data_path
+from agent_tts.text import lengths
 from agent_tts.text.chars import SOUND
+from agent_tts.text.words import words as words_in
 
 WORKERS = 2  # one speaks, the other takes over when that one ends, or while it is in a text without end
 START_S = 10.0  # for a worker to be ready, and for a job to wait until one is
@@ -156,7 +160,8 @@ class Job:
             if len(body) < marks_end + sample_bytes:
                 raise ValueError("the reply is cut off")
             samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
-            words = tuple(clause_words(self.text, worker.MARK.iter_unpack(body[:marks_end]), samples))
+            marks = worker.MARK.iter_unpack(body[:marks_end])
+            words = tuple(clause_words(self.text, marks, samples, self.how.language.code))
             if self.how.stretch == 1.0:
                 self.outcome = Clause(samples, words)
             else:
@@ -372,16 +377,21 @@ def library_path() -> str:
     return str(espeakng_loader.get_library_path())
 
 
-def clause_words(text: str, marks: Iterable[tuple[int, int, int, int]], samples: NDArray[np.int16]) -> list[ClauseWord]:
-    """Words in order, without the silence after them. A word ends where the next starts or its clause ends.
+def clause_words(
+    text: str, marks: Iterable[tuple[int, int, int, int]], samples: NDArray[np.int16], language: str = "en"
+) -> list[ClauseWord]:
+    """Words and parts of words in order, without the silence after them. A word ends where the next starts or its
+    clause ends.
 
     The library reports numbers and spelled words several times and in parts, which are merged here; it omits the length
-    of a word before a closing quote, and may report a word's start after that of the next.
+    of a word before a closing quote, and may report a word's start after that of the next. It reports words that it
+    speaks as one ("of the"), and all of a text without spaces, as one word: these share its time.
 
     Args:
         marks: (type of the event, character, length, sample) of each event.
+        language: of the text, as espeak-ng names it.
     """
-    words: list[ClauseWord] = []
+    spoken: list[tuple[ClauseWord, list[int]]] = []  # and where it and its parts start
     sounding = np.flatnonzero(samples)
     edges = [mark for mark in marks if mark[0] in (worker.WORD, worker.CLAUSE_END)]
     limits = [*(mark[3] for mark in edges), len(samples)][1:]
@@ -389,11 +399,38 @@ def clause_words(text: str, marks: Iterable[tuple[int, int, int, int]], samples:
         if kind != worker.WORD or not 0 <= char < len(text):
             continue
         token = text[char : char + length] if length > 0 else text[char:].partition(" ")[0]
-        start = min(max(start, words[-1].end if words else 0), len(samples))
+        word, starts = spoken[-1] if spoken else (None, [])
+        start = min(max(start, word.end if word else 0), len(samples))
         before = int(np.searchsorted(sounding, limit))  # sounding samples before the limit
         end = max(start, int(sounding[before - 1]) + 1 if before else 0)
-        if words and (char < words[-1].char + words[-1].length or not token.strip()):
-            words[-1] = replace(words[-1], end=end)
+        is_mark = unicodedata.category(text[char])[0] == "M"
+        if word and (char < word.char + word.length or is_mark or not token.strip()):
+            spoken[-1] = replace(word, end=end), starts if is_mark else [*starts, start]
         else:
-            words.append(ClauseWord(char, max(1, len(token)), start, end))
-    return words
+            spoken.append((ClauseWord(char, max(1, len(token)), start, end), [start]))
+    ends = [*(word.char for word, _ in spoken), len(text)][1:]
+    return [
+        part
+        for (word, starts), until in zip(spoken, ends, strict=True)
+        for part in _shared(word, starts, text[word.char : until], language)
+    ]
+
+
+def _shared(word: ClauseWord, starts: Sequence[int], text: str, language: str) -> list[ClauseWord]:
+    """The words of a text that was reported as one, in parts that start at these samples."""
+    pieces: list[tuple[int, int, float]] = []
+    for place, token in words_in(text):
+        for chars, ms in lengths.length(token, "zh" if language == "cmn" else language).pieces:
+            if ms:
+                pieces.append((place, chars, ms))
+            place += chars
+    if len(pieces) < 2:
+        return [word]
+    # Parts are mostly letters: as many as pieces, or nearly.
+    shares = [ms if len(starts) == 1 else 1.0 for *_, ms in pieces]
+    at = np.cumsum([0.0, *shares]) * len(starts) / sum(shares)
+    edges = np.interp(at, np.arange(len(starts) + 1), [*starts, word.end]).round().astype(int).tolist()
+    return [
+        ClauseWord(word.char + place, chars, start, end)
+        for (place, chars, _), (start, end) in zip(pieces, pairwise(edges), strict=True)
+    ]

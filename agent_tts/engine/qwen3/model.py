@@ -23,6 +23,7 @@ from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, ModelNeeds
 from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
+from agent_tts.engine.qwen3.segment_feed import SEGMENT_S, SEGMENT_TOKENS
 from agent_tts.engine_info import VoiceKind
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
@@ -76,6 +77,8 @@ class Qwen3Model:
         self.rows = rows
         # Positions of the cache that a row may use: prompt and frames of one segment of text.
         self.max_model_len = settings.max_model_len
+        # Tokens after which the end of a sentence ends a segment.
+        self.piece_tokens = round(settings.piece_s * SEGMENT_TOKENS / SEGMENT_S)
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
         self.device = device

@@ -120,7 +120,8 @@ class Row:
         # Whether only the speech before tells the voice of a piece: it is drawn, from a description or from nothing.
         drawn = isinstance(wanted.voice, DesignedVoice | AnyVoice)
         limit = min(SEGMENT_TOKENS, wanted.model.max_model_len // POSITIONS_PER_TOKEN) // (2 if drawn else 1)
-        self.feed = SegmentFeed(opened, slot, TokenFeed(wanted.model.tokenizer), code or "en", directives, limit)
+        tokens = TokenFeed(wanted.model.tokenizer)
+        self.feed = SegmentFeed(opened, slot, tokens, code or "en", directives, limit, wanted.model.piece_tokens)
         # Its audio from the first pause, seam, held frame or other manner on. None while the model's frames are handed
         # out as such.
         self.outlet: RowOutlet | None = None

@@ -19,6 +19,7 @@ from agent_tts.text.tokens import TokenFeed
 # A segment ends with the sentence in which it reaches so many tokens, a minute of speech: within the training of the
 # model, and a cache of 2 048 positions. In a smaller cache it has fewer tokens.
 SEGMENT_TOKENS = 200
+SEGMENT_S = 60.0
 POSITIONS_PER_TOKEN = 10
 # So much text begins to be spoken without the end of a clause; a character of a script without spaces is a third.
 FIRST_WORDS = 4
@@ -79,7 +80,8 @@ class SegmentFeed(Feed):
 
     Equal texts with equal flushes give equal segments, unless `split` is called. A flush ends a segment: a model speaks
     its last words only when it knows that they are the last. `language` is the code of the language that is spoken,
-    `directives` are those that have an effect, `limit` is the usual length of a segment in tokens.
+    `directives` are those that have an effect. `limit` is the longest usual length of a segment in tokens. It ends with
+    the sentence in which it reaches `usual` of them; where no sentence ends, its length depends on `limit` alone.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class SegmentFeed(Feed):
         language: str = "en",
         directives: Directives | None = None,
         limit: int = SEGMENT_TOKENS,
+        usual: int = SEGMENT_TOKENS,
     ) -> None:
         super().__init__(opened, slot)
         self._directives = directives or Directives(("pause",))
@@ -103,6 +106,7 @@ class SegmentFeed(Feed):
         self._segmenter = Segmenter(language)
         self._tokens = tokens
         self._limit = limit
+        self._usual = min(usual, limit)
         # Text that has not been given to `_tokens`.
         self._text: list[str] = []
         # Those that are not spoken yet, the one that grows included. Empty when all of the request has been spoken.
@@ -203,7 +207,8 @@ class SegmentFeed(Feed):
 
     def _take_place(self, level: Level) -> None:
         """The text can be cut here, behind the white space that came last."""
-        segment, most = self.segments[-1], LONGER[level] * self._limit
+        segment = self.segments[-1]
+        most = LONGER[level] * (self._usual if level is Level.SENTENCE else self._limit)
         if level >= Level.CLAUSE or segment.size >= most:
             self._tokenise()
             segment.counted, segment.uncounted = segment.known + self._tokens.held, 0

@@ -21,6 +21,7 @@ from agent_tts.integrations.livekit.pool import Pool
 from agent_tts.messages import Audio, Finished, Word, Words
 from agent_tts.protocol.options import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.spacing import Spacing
 from agent_tts.system.private_names import require
 
 Rate = Literal[8_000, 16_000, 24_000, 48_000]
@@ -139,12 +140,10 @@ class Transcript:
         # The context's first sample, from the reply's first.
         self._start_ms = start_ms
         self._due = DueWords[Word]()
-        # The context's text so far, and how much of it was handed out.
-        self._text = ""
-        self._passed = 0
+        self._spacing = Spacing()
 
     def write(self, text: str) -> None:
-        self._text += text
+        self._spacing.write(text)
 
     def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
         self._due.learn(words, final=final)
@@ -157,23 +156,13 @@ class Transcript:
         """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
         rest = self._due.rest()
         left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
-        if self._passed and (tail := self._space_to(len(self._text))):
+        if tail := self._spacing.rest():
             left.append(TimedString(tail))
         return left
 
     def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
-        text = self._space_to(word.char_start) + word.word
-        self._passed = word.char_end
+        text = self._spacing.before(word) + word.word
         return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)
-
-    def _space_to(self, end: int) -> str:
-        """The white space after the last word, up to `end`; what else is there is markup, which separates words."""
-        between = self._text[self._passed : end]
-        is_first, self._passed = not self._passed, end
-        if not (markup := between.strip()):
-            return between
-        before, _, after = between.partition(markup)
-        return before if is_first or end == len(self._text) else before or after or " "
 
 
 @asynccontextmanager

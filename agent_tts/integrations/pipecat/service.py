@@ -272,6 +272,7 @@ class AgentTTSService(TTSService):
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
         if turn.utterance is not None:
+            turn.words.write(text)
             turn.utterance.write(text)
             await self.start_tts_usage_metrics(text)
         yield None

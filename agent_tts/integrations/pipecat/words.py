@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_tts.directives import Say
 from agent_tts.messages import Word
 from agent_tts.speech.words.due_words import DueWords
+from agent_tts.speech.words.spacing import Spacing
 from agent_tts.text.markup.reader import MarkupReader
-
-# A character of a script that is written without spaces.
-_CHARACTER = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-# Such a character, or a run of others, with the punctuation around it.
-_PIECE = re.compile(rf"[^\w\s]*(?:{_CHARACTER}|(?:(?!{_CHARACTER})\w)+)[^\w\s]*")
-
 
 # Metadata key of the service's audio frames and of the stop after the last: the `SpokenWord`s that begin in the frame.
 # Pipecat's own word frames wait for the end of their sentence, which the language model may not have written yet.
@@ -39,23 +33,11 @@ class PlainText:
 
 @dataclass(frozen=True, slots=True)
 class SpokenWord:
-    """A word of the text, or a character of one that is written without spaces."""
+    """A word of the text, as `agent_tts.text.words` has it."""
 
-    text: str
+    text: str  # with the space before it if it is joined
     at_s: float  # when it begins, from the turn's first sample
-    joined: bool  # no space stands between it and its neighbours
-
-
-@dataclass(frozen=True, slots=True)
-class _TimedPiece:
-    """A `TimedText` that becomes one `SpokenWord`."""
-
-    text: str
-    start_ms: float
-    end_ms: float
-    char_start: int
-    char_end: int
-    joined: bool
+    joined: bool  # to one of its neighbours: no space is to be put between it and the joined words around it
 
 
 class SpokenWords:
@@ -63,12 +45,17 @@ class SpokenWords:
 
     def __init__(self) -> None:
         # What is due of the context that speaks now.
-        self._due = DueWords[_TimedPiece]()
+        self._due = DueWords[Word]()
+        self._spacing = Spacing()
         # Audio of the turn before this context.
         self._before_ms = 0.0
 
+    def write(self, text: str) -> None:
+        """More text of the context."""
+        self._spacing.write(text)
+
     def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
-        self._due.learn((piece for word in words for piece in _pieces(word)), final=final)
+        self._due.learn(words, final=final)
 
     def due(self, audio_ms: float) -> list[SpokenWord]:
         return self._spoken(self._due.due(audio_ms), audio_ms)
@@ -76,23 +63,15 @@ class SpokenWords:
     def finish(self, audio_ms: float) -> list[SpokenWord]:
         """The words that are left, within `audio_ms`: all text of the context is spoken. The next context may begin."""
         left = self._spoken(self._due.rest(), audio_ms)
-        self._due = DueWords()
+        self._due, self._spacing = DueWords(), Spacing()
         self._before_ms += audio_ms
         return left
 
-    def _spoken(self, pieces: list[_TimedPiece], audio_ms: float) -> list[SpokenWord]:
-        before_ms = self._before_ms
-        return [SpokenWord(p.text, (before_ms + min(p.start_ms, audio_ms)) / 1_000, p.joined) for p in pieces]
+    def _spoken(self, words: list[Word], audio_ms: float) -> list[SpokenWord]:
+        return [self._of(word, (self._before_ms + min(word.start_ms, audio_ms)) / 1_000) for word in words]
 
-
-def _pieces(word: Word) -> list[_TimedPiece]:
-    """The word itself, or its characters where its script is written without spaces; these share its time evenly."""
-    if re.search(_CHARACTER, word.word) is None:
-        return [_TimedPiece(word.word, word.start_ms, word.end_ms, word.char_start, word.char_end, False)]
-    texts = _PIECE.findall(word.word)
-    step_ms = (word.end_ms - word.start_ms) / len(texts)
-    pieces, at, start_ms = [], word.char_start, float(word.start_ms)
-    for text in texts:
-        pieces.append(_TimedPiece(text, start_ms, start_ms + step_ms, at, at + len(text), True))
-        at, start_ms = at + len(text), start_ms + step_ms
-    return pieces
+    def _of(self, word: Word, at_s: float) -> SpokenWord:
+        is_first, before = not self._spacing.passed, self._spacing.before(word)
+        if not (self._spacing.after(word) and (is_first or before)):
+            return SpokenWord(word.word if is_first or not before else f" {word.word}", at_s, joined=True)
+        return SpokenWord(word.word, at_s, joined=False)

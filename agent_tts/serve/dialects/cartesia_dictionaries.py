@@ -90,7 +90,7 @@ async def list_dictionaries(
 ) -> Response:
     """The dictionaries, the newest first."""
     node = node_of(request)
-    found = await node.computing(node.dictionaries.all)
+    found = await node.reading(node.dictionaries.all)
     ids = [each.id for each in found]
     first, last = 0, len(found)
     if starting_after in ids:
@@ -123,7 +123,7 @@ async def create_dictionary(request: Request, client: Authorized) -> Response:
 async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
     """One dictionary."""
     node = node_of(request)
-    told = await node.computing(lambda: _told(node.dictionaries.get(dictionary_id)))
+    told = await node.reading(lambda: _told(node.dictionaries.get(dictionary_id)))
     return Response(told, media_type="application/json")
 
 

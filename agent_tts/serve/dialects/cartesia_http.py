@@ -131,4 +131,4 @@ async def speak_events(request: Request, client: Authorized) -> Response:
 
 
 async def _options(node: Node, wanted: CartesiaRequest) -> SpeechOptions:
-    return wanted.options(node) if wanted.pronunciation_dict_id is None else await node.computing(wanted.options, node)
+    return wanted.options(node) if wanted.pronunciation_dict_id is None else await node.reading(wanted.options, node)

@@ -106,7 +106,7 @@ class AuraAdapter(DeepgramAdapter):
         message = protocol.load(data)
         match message.get("type"):
             case "Speak":
-                yield from self._write(self._apart(check_message(TextMessage, message).text))
+                yield from self._write(check_message(TextMessage, message).text)
             case "Flush":
                 # Without text before it, only earlier flushes are answered first.
                 yield Echo(protocol.build("Flushed") if not self._utterances else None)
@@ -137,11 +137,6 @@ class AuraAdapter(DeepgramAdapter):
     def _spoken(self, utterance: QueuedUtterance) -> Iterator[Message]:
         for _ in range(utterance.flushes):
             yield self._numbered(protocol.build("Flushed"))
-
-    def _apart(self, text: str) -> str:
-        """The text, after a space if it begins a sentence and the text before it ended one without white space."""
-        utterance = self._writing
-        return f" {text}" if utterance is not None and utterance.tail in ".!?" and text[:1].isupper() else text
 
     def _numbered(self, answer: Message) -> Message:
         answer["sequence_id"] = self._answered

@@ -47,7 +47,6 @@ class _SpokenContext:
     locators: list[DictionaryLocator] = field(default_factory=list)
     # It is opened with its first word, so that it takes no slot while its LLM computes.
     state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
-    chars: int = 0  # text so far
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
     words: DueWords[Word] = field(default_factory=DueWords)
@@ -201,7 +200,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             context.locators = message.pronunciation_dictionary_locators
         if len(text) > self._limits.text_message_chars:
             yield from self._refuse(context, f"text of one message is at most {self._limits.text_message_chars}")
-        if context.chars + len(text) > self._limits.text_context_chars:
+        if len(context.characters.spacing.text) + len(text) > self._limits.text_context_chars:
             yield from self._refuse(context, f"text of one context is at most {self._limits.text_context_chars}")
         if context.state == "new" and text.strip():
             yield from self._admit(context)
@@ -249,7 +248,7 @@ class MultiStreamAdapter(ProtocolAdapter):
 
     def _append(self, context: _SpokenContext, text: str) -> Command:
         context.is_flushed = context.is_flushed and text.isspace()
-        context.chars += len(text)
+        context.characters.spacing.write(text)
         context.ends_in_word = text[-1].isalnum()
         return Append(context.id, text)
 

@@ -189,7 +189,7 @@ async def list_dictionaries(
 ) -> Page:
     """The dictionaries, the newest first."""
     node = node_of(request)
-    stored = await node.computing(node.dictionaries.all)
+    stored = await node.reading(node.dictionaries.all)
     found = [each for each in stored if include_archived or each.archived_at is None]
     first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
     page, has_more = found[first : first + page_size], first + page_size < len(found)
@@ -243,7 +243,7 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
         found = node.dictionaries.get(dictionary_id)
         return _as(ToldWithRules, found).model_dump_json()
 
-    return Response(await node.computing(told), media_type="application/json")
+    return Response(await node.reading(told), media_type="application/json")
 
 
 @routes.patch("/{dictionary_id}", openapi_extra=json_body(ChangedDictionary))
@@ -257,7 +257,7 @@ async def update_dictionary(dictionary_id: str, request: Request, client: Author
 async def download_dictionary(dictionary_id: str, version_id: str, request: Request, client: Authorized) -> Response:
     """A version as a PLS file."""
     node = node_of(request)
-    file = await node.computing(lambda: write_pls(node.dictionaries.lexicon([(dictionary_id, version_id)])))
+    file = await node.reading(lambda: write_pls(node.dictionaries.lexicon([(dictionary_id, version_id)])))
     return Response(file, media_type="application/pls+xml")
 
 

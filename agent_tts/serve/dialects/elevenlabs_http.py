@@ -119,14 +119,14 @@ async def _speak_timed(
     wanted = await read_request(request, ElevenLabsRequest)
     node = node_of(request)
     options = await _options(voice_id, node, wanted)
-    make_body = partial(TimedBody, audio, is_whole=is_whole)
+    make_body = partial(TimedBody, audio, wanted.text, is_whole=is_whole)
     return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told", is_whole=is_whole)
 
 
 async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> SpeechOptions:
     if not wanted.pronunciation_dictionary_locators:
         return wanted.options(voice_id, node)
-    return await node.computing(wanted.options, voice_id, node)
+    return await node.reading(wanted.options, voice_id, node)
 
 
 # ---------------------------------------------------------------- bodies
@@ -135,11 +135,11 @@ async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> Spee
 class TimedBody(AudioBody):
     """JSON objects, one a line, each with audio and the characters that begin in it; if whole, one at the end."""
 
-    def __init__(self, audio: AudioFormat, *, is_whole: bool) -> None:
+    def __init__(self, audio: AudioFormat, text: str, *, is_whole: bool) -> None:
         super().__init__(audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
         self._is_whole = is_whole
         self._due = DueWords[Word]()
-        self._characters = CharacterTimes()
+        self._characters = CharacterTimes(text)
         # Bytes and characters for the next object.
         self._pieces = WholeAudio()
         self._told: list[TimedCharacter] = []

@@ -14,6 +14,7 @@ from agent_tts.protocol.options import Lenient, limits
 from agent_tts.protocol.v1 import MAX_ID
 from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries, Wanted
 from agent_tts.serve.node import Node
+from agent_tts.speech.words.spacing import Spacing
 
 # Sent by clients whose user named no voice: Pipecat's class sends the first, LiveKit's the second.
 PLACEHOLDER_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
@@ -165,12 +166,14 @@ class TimedCharacter:
 
 
 class CharacterTimes:
-    """Spreads words over their characters: a word, a space, a word, a space.
+    """Spreads words over their characters: a word, a space, a word, a space; no space where the text has none.
 
     Any white space between words is told as one space, also after the last word: clients take it for the word's end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
+        # Of the context.
+        self.spacing = Spacing(text)
         # End of the last character: later times are never before it.
         self.end_ms = 0
 
@@ -183,6 +186,6 @@ class CharacterTimes:
             text = word.word
             edges = [start + (end - start) * index // len(text) for index in range(len(text) + 1)]
             told += map(TimedCharacter, text, edges, edges[1:])
-            told.append(TimedCharacter(" ", end, end))
+            told += [TimedCharacter(char, end, end) for char in self.spacing.after(word)]
             self.end_ms = end
         return told

@@ -28,7 +28,6 @@ class QueuedUtterance:
     context_id: str | None = None  # of the context that speaks it; None while it waits for its turn or for more text
     waiting: list[str] = field(default_factory=list)  # texts that no context has
     chars: int = 0  # text so far
-    tail: str = ""  # its last character
     flushes: int = 0  # sent by the client; the first one completes the text
     audio_ms: int = 0  # of contexts that have ended
 
@@ -77,7 +76,6 @@ class UtterancesAdapter(ProtocolAdapter):
             utterance = QueuedUtterance()
             self._utterances.append(utterance)
         utterance.chars += len(text)
-        utterance.tail = text[-1]
         utterance.waiting.append(text)
         return self.follow()
 

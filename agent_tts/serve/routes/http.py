@@ -213,7 +213,7 @@ async def metrics(request: Request, client: Authorized) -> Response:
     if not node.guard.operates(client):
         raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
     if node.supervisor is None:
-        page: str | bytes = await asyncio.to_thread(generate_latest, node.metrics.registry)
+        page: str | bytes = await node.computing(generate_latest, node.metrics.registry)
     else:
         page = await node.supervisor.page()
     return Response(page, media_type=CONTENT_TYPE_LATEST)

@@ -30,10 +30,13 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
     form = _Form()
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
+    parser = FormParser(CONTENT_TYPE, form.add_text, form.add_file, form.end, boundary, config=in_memory)
     try:
-        FormParser(CONTENT_TYPE, form.add_text, form.add_file, form.end, boundary, config=in_memory).write(body)
+        parser.write(body)
     except FormParserError:
         raise _broken() from None
+    finally:
+        parser.parser = None  # they hold one another, and the files: a collection would come after many forms
     if not form.ended:
         raise _broken()
     return form.fields

@@ -195,7 +195,7 @@ class Connection:
                 async with self._reader:
                     work = self._adapter.prepare(message)
                 if work is not None:
-                    await self._node.computing(work)
+                    await self._node.reading(work)
             async with self._reader:
                 self._session.receive(self._adapter.decode(message))
             while self._session.is_reading:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 from loguru import logger
 
@@ -27,19 +26,18 @@ class ManifestSigner:
     """Signs files with one certificate. Any thread may use it.
 
     Args:
-        certificate: a PEM file: the signer's certificate, then those of its issuers. C2PA wants digitalSignature and
+        certificate: PEM: the signer's certificate, then those of its issuers. C2PA wants digitalSignature and
             one of the extended usages that it lists, such as emailProtection; it refuses self-signed ones.
-        key: a PEM file with its private key: ECDSA, Ed25519 or RSA.
-        contents: of files that were read already, by path.
+        key: PEM with its private key: ECDSA, Ed25519 or RSA.
+        name: of the certificate's file, for errors.
 
     Raises:
-        SettingsError: a file cannot be read, C2PA does not accept them, or c2pa-python is not installed.
+        SettingsError: C2PA does not accept them, or c2pa-python is not installed.
     """
 
-    def __init__(self, certificate: str, key: str, contents: Mapping[str, bytes] = MappingProxyType({})) -> None:
-        self.certificate = contents.get(certificate) or _read("certificate", certificate)
-        self.key = contents.get(key) or _read("key", key)
-        _algorithm(self.key)
+    def __init__(self, certificate: bytes, key: bytes, name: str) -> None:
+        self.certificate, self.key = certificate, key
+        _algorithm(key)
         try:
             import c2pa
         except ImportError as error:
@@ -47,7 +45,7 @@ class ManifestSigner:
         try:
             signed(wav_header(1) + bytes(2), "wav", self.certificate, self.key)
         except c2pa.C2paError as error:
-            raise SettingsError(f"c2pa.certificate: {Path(certificate).name} cannot sign files: {error}") from error
+            raise SettingsError(f"c2pa.certificate: {name} cannot sign files: {error}") from error
 
     def sign(self, file: bytes, format: str) -> bytes:
         """A complete file of a `SIGNABLE` format with a manifest; 3 KB more. Takes 5 ms for 5 s of WAV.
@@ -75,18 +73,16 @@ def signed(file: bytes, format: str, certificate: bytes, key: bytes) -> bytes:
     return out.getvalue()
 
 
-def signer_of(
-    certificate: str | None, key: str | None, contents: Mapping[str, bytes] = MappingProxyType({})
-) -> ManifestSigner | None:
-    """A signer with these files; None without them. Raises SettingsError: see `ManifestSigner`."""
-    return None if certificate is None or key is None else ManifestSigner(certificate, key, contents)
+def signer_of(certificate: str | None, key: str | None, read: Callable[[str, str], bytes]) -> ManifestSigner | None:
+    """A signer with these files; None without them. Raises what `ManifestSigner` and `read` raise.
 
-
-def _read(field: str, path: str) -> bytes:
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise SettingsError(f"c2pa.{field}: {path} cannot be read: {error.strerror}") from None
+    Args:
+        read: the content of a setting's file, by the names of both.
+    """
+    if certificate is None or key is None:
+        return None
+    pair = read("c2pa.certificate", certificate), read("c2pa.key", key)
+    return ManifestSigner(*pair, Path(certificate).name)
 
 
 def _algorithm(key: bytes) -> bytes:

@@ -1,13 +1,12 @@
 """When each word of an utterance is spoken, from the engine or estimated; and which text a listener has heard.
 
-Words are the whitespace tokens of the text without tags. A *mark* is the smallest piece of text with its own time: a
-word, a part of one, or one character of a script written without spaces.
+`agent_tts.text.words` says what a word of the text without tags is. A *mark* is the smallest piece of text with its own
+time: a word, or a part of a long one.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -18,8 +17,7 @@ from agent_tts.messages import Word
 from agent_tts.protocol import heard
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.text.lengths import length
-
-_TOKEN = re.compile(r"\S+")
+from agent_tts.text.words import words as words_in
 
 # If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates
 # may be far too long, and text that is read after its audio has begun counts as late.
@@ -115,11 +113,11 @@ class WordTimeline:
         self._length += len(text)
         chunk, start = self._tail + text, self._length - len(text) - len(self._tail)
         self._tail = ""
-        for match in _TOKEN.finditer(chunk):
-            if match.end() == len(chunk):
-                self._tail = match.group()
+        for place, word in words_in(chunk):
+            if place + len(word) == len(chunk):
+                self._tail = word
             else:
-                self._pending.append((match.group(), start + match.start()))
+                self._pending.append((word, start + place))
         return self._estimate()
 
     def direct(self, directive: Directive) -> list[Word]:

@@ -175,13 +175,13 @@ def _units() -> dict[str, Noun]:
     for sign, unit, after in (("км/ч", "км", "в час"), ("м/с", "м", "в секунду"), ("°C", "°", "Цельсия")):
         noun = found[unit]
         found[sign] = Noun(f"{noun.one} {after}", f"{noun.many} {after}", "m", f"{noun.few} {after}")
-    for sign, unit, one, many in (
+    for sign, unit, single, many in (
         ("м²", "м", "квадратный", "квадратных"),
         ("км²", "км", "квадратный", "квадратных"),
         ("м³", "м", "кубический", "кубических"),
     ):
         noun = found[unit]
-        found[sign] = Noun(f"{one} {noun.one}", f"{many} {noun.many}", "m", f"{many} {noun.few}")
+        found[sign] = Noun(f"{single} {noun.one}", f"{many} {noun.many}", "m", f"{many} {noun.few}")
     found["h"] = found["ч"]
     found |= {"т": Noun("тонна", "тонн", "f", "тонны")}
     found |= dict.fromkeys(("мин", "min"), Noun("минута", "минут", "f", "минуты"))

@@ -469,6 +469,36 @@ def test_as_many_turns_are_recognised_as_may_wait_whatever_becomes_of_their_item
     assert [order.item_id for order in talk.orders()] == ["c"]
 
 
+def test_turns_that_wait_for_recognition_have_four_minutes_together(talk: Talk) -> None:
+    """One session held 61 MB of them; turns of the detector, of commits and of items count alike."""
+    seconds = base64.b64encode(bytes(40 * 48_000)).decode()  # 40 s
+
+    def commit(times: int) -> list[dict[str, Any]]:
+        for _ in range(times):
+            talk.send("input_audio_buffer.append", audio=seconds)
+        return talk.send("input_audio_buffer.commit")
+
+    assert "error" not in [event["type"] for event in commit(2) + commit(2)]
+    talk.rules.speech_started(0.0)
+    talk.send("input_audio_buffer.append", audio=seconds)
+    talk.rules.speech_stopped(40_000.0)
+    assert talk.rules.events[-1]["type"] != "error"
+    talk.send("conversation.item.create", item=spoken("forty", seconds))
+    waiting = [order.item_id for order in talk.orders() if isinstance(order, Recognise)]
+    assert len(waiting) == 4
+    for told in (
+        *talk.send("conversation.item.create", item=spoken("more")),
+        *talk.send("response.create", response={"input": [spoken("more")]}),
+        commit(4)[-1],
+    ):
+        assert told["error"]["code"] == "rate_limit_exceeded"
+    talk.rules.recognised(waiting[0], "Hello.")
+    assert commit(0)[0]["type"] == "error"  # what was heard is longer than what was recognised
+    talk.rules.recognised(waiting[1], "Hello.")
+    assert commit(0)[0]["type"] == "input_audio_buffer.committed"  # 120 s at most are kept of a turn
+    assert sum(isinstance(order, Recognise) for order in talk.orders()) == 1
+
+
 def test_a_refused_item_is_not_recognised(talk: Talk) -> None:
     """Its words would be those of the item that has its id."""
     talk.send("conversation.item.create", item=spoken("mine"))

@@ -403,3 +403,55 @@ def test_numbers_are_spoken_in_the_words_of_the_language(engine: EspeakEngine) -
         assert np.array_equal(spoken.pcm, expected.pcm)
         assert spoken.words[-1].char_end <= len(written)
         assert spoken.words[-1].end_ms == expected.words[-1].end_ms
+
+
+def rests(engine: EspeakEngine, text: str, language: str = "en", speed: float = 1.0) -> list[int]:
+    """Lengths of the silences between words that are longer than those within, in ms."""
+    pcm = speak(engine, text, options=SpeechOptions(language=language, speed=speed)).pcm
+    heard = np.flatnonzero(np.abs(pcm.astype(int)) > 60)
+    return [round(gap / 24) for gap in np.diff(heard) if gap > 100 * 24 / speed]
+
+
+@pytest.mark.parametrize(
+    ("lines", "language"),
+    [
+        ("# Our hours\n{}We are open", "en"),
+        ("- all mine\n{}- all yours", "en"),
+        ("1. all mine\n{}2. all yours", "en"),
+        ("Dear Anna\n{}we thank you", "en"),
+        ("all mine 🎉  \n{}all yours", "en"),  # the words before have been given to espeak-ng
+        ("all of it was mine 🎉\r\n{}and all of it was yours", "en"),
+        ("<li>all mine</li>{}<li>all yours</li>", "en"),
+        ("Unser Haus 3\n{}wir haben offen", "de"),
+        ("我们的家\n{}我们很好", "zh"),
+        ("наш дом\n{}наш сад", "ru"),
+        ("우리 집\n{}우리 나라", "ko"),
+    ],
+)
+def test_a_line_is_a_pause_like_a_clauses_and_a_paragraph_like_a_sentences(
+    engine: EspeakEngine, lines: str, language: str
+) -> None:
+    """Without clean, line breaks are as they were."""
+    (line,) = rests(engine, lines.format(""), language)
+    (paragraph,) = rests(engine, lines.format("\n" if "<" not in lines else "<br><p>"), language)
+    assert 130 <= line <= 240
+    assert 120 <= paragraph - line <= 240
+
+
+def test_marks_behind_white_space_are_pauses(engine: EspeakEngine) -> None:
+    """Also where the words before them have been given to espeak-ng, and at any speed."""
+    for text in ("all mine , all yours", "all of it was mine , and all of it was yours", "all mine → all yours"):
+        (rest,) = rests(engine, text)
+        assert 130 <= rest <= 200
+    slow, fast = rests(engine, "all mine 🎉\nall yours", speed=0.7), rests(engine, "all mine 🎉\nall yours", speed=1.5)
+    assert slow[0] > 1.5 * fast[0]
+    assert rests(engine, "all mine all yours") == []
+
+
+def test_words_around_line_breaks_have_their_offsets(engine: EspeakEngine) -> None:
+    text = "My shop 🎉\nOpening hours\n\nFirst one.Second one! >90% → all"
+    words = [
+        text[word.char_start : word.char_end]
+        for word in speak(engine, text, options=SpeechOptions(language="en")).words
+    ]
+    assert words == ["My", "shop", "Opening", "hours", "First", "one", "Second", "one", "90", "%", "all"]

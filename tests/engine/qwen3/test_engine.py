@@ -207,6 +207,45 @@ class TestEqualsUpstream:
 
 
 @pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.parametrize("mode", ["live", "whole"])
+def test_every_piece_of_a_long_text_equals_upstream(ending: Checkpoints, mode: TextMode) -> None:
+    """Where `qwen3.piece_s` ends a piece, a sentence has the audio of upstream's call for it.
+
+    This checkpoint draws the end of speech within the text, too, which upstream takes; a trained one does so behind it.
+    """
+    sentences = ["Well, here we are.", "Is that so?", "Dr. Who said it, and then some more!", "好的。", "So"]
+    model = oracle.load(ending("custom_voice"))
+    request = {"speaker": "ryan", "language": "English", "max_new_tokens": 200, "non_streaming_mode": mode == "whole"}
+    greedy = {"do_sample": False, "subtalker_dosample": False}
+    generate = model.model.talker.generate
+
+    def to_the_end_of_the_text(*given: Any, **named: Any) -> Any:
+        return generate(*given, **named | {"min_new_tokens": max(2, named["trailing_text_hidden"].shape[1])})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.model.talker, "generate", to_the_end_of_the_text)
+        expected = [model.generate_custom_voice(text=text, **request, **greedy)[0][0] for text in sentences]
+    options = replace(RYAN, text_mode=mode)
+    with engine(ending("custom_voice"), slots=1, piece_s=1) as made:
+        found = speak(made, " ".join(sentences), options=options).pcm
+        assert np.array_equal(speak(made, *" ".join(sentences), options=options).pcm, found)
+    assert_same(found.astype(np.float32) / np.float32(32_767), np.concatenate(expected))
+
+
+@pytest.mark.parametrize("mode", ["live", "whole"])
+def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
+    ryan: Qwen3Engine, ending: Checkpoints, mode: TextMode
+) -> None:
+    options, text = replace(RYAN, text_mode=mode), "Hi. So I am here. Fine."
+    with recorded(ryan) as whole:
+        speak(ryan, text, options=options)
+    assert len(whole) == 1
+    with engine(ending("custom_voice"), slots=1, piece_s=2) as made, recorded(made) as cut:
+        speak(made, text, options=options)
+    assert len(cut) == 2
+
+
+@pytest.mark.usefixtures("whole_predictor")
 @pytest.mark.parametrize(
     "generation",
     [
@@ -469,6 +508,19 @@ class TestAVoiceThatIsDrawn:
                 expected.append(packed[0, -1_922:-2].numpy())
         found = both.pcm[len(first.pcm) :]
         assert np.abs(found.astype(np.int32) - np.concatenate(expected)).max() <= 4
+
+    def test_goes_on_in_the_pieces_that_the_setting_makes(self, ending: Checkpoints) -> None:
+        """Each has the prompt and the audio that it has behind a flush: with what was said before it."""
+        sentences = ["Hello there.", "And you?", "Fine."]
+        options = SpeechOptions(seed=0, clean=False, sampling=GREEDY)
+        script: list[Piece] = [piece for text in sentences for piece in (f" {text}", FLUSH)]
+        with engine(ending("base"), slots=1) as made, recorded(made) as flushed:
+            expected = speak(made, *script, options=options).pcm
+        with engine(ending("base"), slots=1, piece_s=1) as made, recorded(made) as prompts:
+            found = speak(made, " ".join(sentences), options=options).pcm
+        assert prompts == flushed
+        assert len(prompts[2].prefix) > len(prompts[1].prefix) > len(prompts[0].prefix)
+        assert np.array_equal(found, expected)
 
     def test_has_a_reference_of_three_seconds_at_most_so_far(
         self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch

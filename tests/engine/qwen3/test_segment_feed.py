@@ -38,9 +38,11 @@ def take_all(feed: SegmentFeed, commands: list[StepCommand], *, reads: bool = Fa
 Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the number of flushes after it
 
 
-def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False) -> Spoken:
+def segments(
+    tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False, usual: int = SEGMENT_TOKENS
+) -> Spoken:
     """The segments of a text given in parts; None is a flush. Tokens are taken as soon as they exist."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), 0, TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), 0, TokenFeed(tokenizer), usual=usual)
     taken: list[int] = []
     spoken: Spoken = []
 
@@ -71,11 +73,14 @@ def segments(tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool =
 TEXTS = st.text(st.sampled_from("ab .!?。你。é\u0301\u0323<|1\n👋*_"), max_size=60)
 
 
-@given(TEXTS, st.lists(st.integers(0, 60), max_size=8), st.booleans())
-def test_segments_do_not_depend_on_the_split(tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool) -> None:
+@given(TEXTS, st.lists(st.integers(0, 60), max_size=8), st.booleans(), st.sampled_from([1, 3, SEGMENT_TOKENS]))
+def test_segments_do_not_depend_on_the_split(
+    tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool, usual: int
+) -> None:
     ends = sorted(min(cut, len(text)) for cut in cuts)
     parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-    assert segments(tokenizer, parts, clean=clean) == segments(tokenizer, [text], clean=clean)
+    whole = segments(tokenizer, [text], clean=clean, usual=usual)
+    assert segments(tokenizer, parts, clean=clean, usual=usual) == whole
 
 
 CHANGES = st.sampled_from(
@@ -133,9 +138,11 @@ def texts(feed: SegmentFeed) -> list[str]:
     return [segment.text for segment in feed.segments]
 
 
-def reading(tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, last: bool = False) -> SegmentFeed:
+def reading(
+    tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, usual: int = SEGMENT_TOKENS, last: bool = False
+) -> SegmentFeed:
     """A feed that has read the text."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), limit=limit)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), limit=limit, usual=usual)
     for part in parts:
         take_all(feed, appended(0, part), reads=True)
     if last:
@@ -170,6 +177,36 @@ def test_a_segment_without_the_end_of_a_sentence_ends_later(
 ) -> None:
     assert texts(reading(tokenizer, text, limit=5, last=True)) == expected
     assert texts(reading(tokenizer, *text, limit=5, last=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("usual", "text", "expected"),
+    [
+        (4, "It is. We are. So", ["It is.", "We are.", "So"]),
+        (9, "It is. We are. So", ["It is. We are.", "So"]),
+        (2, "It is, as is so. We are", ["It is, as is so.", "We are"]),  # a longer sentence stays whole
+        (1, "ab " * 11, ["ab ab ab ab ab ab ab ab ab", "ab ab"]),  # up to the limit
+        (20, "ab " * 11, ["ab ab ab ab ab ab ab ab ab", "ab ab"]),
+        (1, "It, as is, so. Oh? No! We", ["It, as is, so.", "Oh?", "No!", "We"]),
+        (1, "Dr. Who is e.g. a man. So", ["Dr. Who is e.g. a man.", "So"]),
+        (2, "# So\n- it is\n- we are", ["# So", "- it is", "- we are"]),
+        (1, "你好。世界！「是。」他", ["你好。", "世界！", "「是。」", "他"]),
+        (30, "It is. We are. So. As he", ["It is. We are.", "So. As he"]),  # never more than the limit
+    ],
+)
+def test_a_usual_length_ends_segments_with_sentences_alone(
+    tokenizer: Tokenizer, usual: int, text: str, expected: list[str]
+) -> None:
+    """What has no end of a sentence is cut as it is without one."""
+    assert texts(reading(tokenizer, text, limit=10, usual=usual, last=True)) == expected
+    assert texts(reading(tokenizer, *text, limit=10, usual=usual, last=True)) == expected
+
+
+def test_line_breaks_of_a_clean_text_are_marks(tokenizer: Tokenizer) -> None:
+    """Of a list and of paragraphs; what ends a piece ends with them."""
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer), usual=1)
+    take_all(feed, appended(0, "# So\n- it is\n- we are 🎉\n\nWell.Here\n\nAs he", last=True), reads=True)
+    assert texts(feed) == ["So,", "it is,", "we are  .", "Well.", "Here.", "As he"]
 
 
 def test_white_space_around_a_segment_is_not_spoken(tokenizer: Tokenizer) -> None:

@@ -67,10 +67,10 @@ def test_every_character_is_released_once_and_in_order(text: str, times: list[in
     for index, token in enumerate(text.split()):
         start = text.index(token, at)
         at = start + len(token)
-        made.write(text[len(made._text) : at])
+        made.write(text[len(made._spacing.text) : at])
         made.learn([Word(token, 100 * index, 100 * index + 90, start, at)])
         handed += made.due(times[index % len(times)] if times else 0)
-    made.write(text[len(made._text) :])
+    made.write(text[len(made._spacing.text) :])
     handed += made.finish(2_000)
     assert "".join(handed) == (text if text.split() else "")
 

@@ -1,9 +1,20 @@
 from __future__ import annotations
 
-import pytest
+import re
+from collections.abc import Iterator
 
-from agent_tts.integrations.pipecat.words import SpokenWord, SpokenWords
+import pytest
+from pipecat.utils.string import TextPartForConcatenation, concatenate_aggregated_text
+
+from agent_tts.integrations.pipecat.words import PlainText, SpokenWord, SpokenWords
 from agent_tts.messages import Word
+from agent_tts.text.words import words as words_in
+
+
+def words_of(text: str) -> Iterator[tuple[int, str]]:
+    """The words outside of tags, with their places in the text as it was sent."""
+    for part in re.finditer(r"[^<>]+(?=<|$)", text):
+        yield from ((part.start() + at, word) for at, word in words_in(part.group()))
 
 
 def words(*texts: str, ms: int = 100) -> list[Word]:
@@ -22,6 +33,7 @@ def texts(spoken: list[SpokenWord]) -> list[str]:
 def test_a_word_is_released_once_its_audio_begins() -> None:
     """By the rule of `DueWords`, which is told what is final."""
     spoken = SpokenWords()
+    spoken.write("one two three")
     spoken.learn(words("one", "two", "three"))
     spoken.learn(words("one"), final=True)
     assert texts(spoken.due(100)) == ["one"]
@@ -34,6 +46,7 @@ def test_a_word_is_released_once_its_audio_begins() -> None:
 def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
     """Estimates may exceed the audio."""
     spoken = SpokenWords()
+    spoken.write("one two three")
     spoken.learn(words("one", "two", "three"))
     assert spoken.finish(150) == [
         SpokenWord("one", 0.0, joined=False),
@@ -50,27 +63,33 @@ def test_a_second_context_continues_after_the_first() -> None:
     assert spoken.due(80) == [SpokenWord("two", 0.5, joined=False)]
 
 
-def test_unspaced_script_is_released_by_the_character() -> None:
+def spoken_of(text: str) -> list[SpokenWord]:
     spoken = SpokenWords()
-    spoken.learn([Word("你好，世界。", 0, 400, 0, 6)])
-    assert spoken.due(80) == [SpokenWord("你", 0.0, joined=True)]
-    assert texts(spoken.due(250)) == ["好，", "世"]
-    assert spoken.finish(400) == [SpokenWord("界。", 0.3, joined=True)]
+    spoken.write(text)
+    spoken.learn(Word(word, 100 * i, 100 * i + 100, at, at + len(word)) for i, (at, word) in enumerate(words_of(text)))
+    return spoken.finish(100_000)
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("text", "expected"),
     [
-        ("「你好」。", ["「你", "好」。"]),
-        ("GPU很快", ["GPU", "很", "快"]),
-        ("我有3个，well-known!", ["我", "有", "3", "个，", "well-", "known!"]),
-        ("well-known", ["well-known"]),
-        ("한국어", ["한국어"]),
-        ("—", ["—"]),
+        ("你好，世界。", "你 好， 世 界。"),
+        ("GPU很快", "GPU 很 快"),
+        ("สวัสดี", "ส วั ส ดี"),
+        ("하나 둘", "~하나 ~둘"),
+        ("我用 iPhone 手机。", "我 用 ~iPhone _手 机。"),
+        ("我用iPhone手机 和 a", "我 用 iPhone 手 机 ~和 ~a"),
+        ("你好 世界", "你 好 _世 界"),
+        ("Hello 你好 Bob", "~Hello _你 好 ~Bob"),
+        ("One<break/>two", "~One ~two"),
+        ("你<mark name='a'/>好", "你 好"),
     ],
 )
-def test_pieces_add_up_to_the_word(text: str, pieces: list[str]) -> None:
-    spoken = SpokenWords()
-    spoken.learn([Word(text, 0, 400, 0, len(text))])
-    assert texts(spoken.finish(400)) == pieces
-    assert "".join(pieces) == text
+def test_words_are_joined_as_in_the_text(text: str, expected: str) -> None:
+    """`~`: Pipecat puts spaces around it; `_`: the word has its space."""
+    plain = PlainText().read(text)
+    assert plain.replace(" ", "") == re.sub("[ ~_]", "", expected)
+    found = [("" if each.joined else "~") + each.text.replace(" ", "_") for each in spoken_of(text)]
+    assert " ".join(found) == expected
+    parts = [TextPartForConcatenation(each.text, each.joined) for each in spoken_of(text)]
+    assert concatenate_aggregated_text(parts) == ("One two" if "One" in text else plain)

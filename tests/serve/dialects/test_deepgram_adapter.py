@@ -419,14 +419,6 @@ def test_aura_clear_of_a_turn_that_has_just_ended() -> None:
     assert peer.adapter.closing is None
 
 
-def test_aura_adds_a_missing_space_between_sentences() -> None:
-    peer = talk(AuraAdapter)
-    for text in ("It is 3.", "14.", "Next one!", " Last.", "e", "x."):
-        peer.say("Speak", text=text)
-    texts = [command.content for command in peer.commands() if isinstance(command, Append)]
-    assert "".join(map(str, texts)) == "It is 3.14. Next one! Last.ex."
-
-
 def test_aura_closes_at_once() -> None:
     peer = talk(AuraAdapter)
     peer.say("Speak", text="One.")

@@ -27,6 +27,7 @@ from agent_tts.protocol.options import SessionConfig, check_format
 from agent_tts.protocol.validation import check_body
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
+from agent_tts.text.words import words as words_in
 from tests.examples import examples
 from tests.support import NO_DICTIONARIES, present, typed
 
@@ -302,6 +303,13 @@ def test_characters_never_go_back_in_time() -> None:
     edges = [edge for each in told for edge in (each.start_ms, each.end_ms)]
     assert edges == sorted(edges)
     assert "".join(each.char for each in told) == "ab c d "
+
+
+def test_characters_of_scripts_without_spaces_have_none() -> None:
+    """Mutation: a space after each word."""
+    characters = CharacterTimes("我用iPhone 手机。 สวัสดี")
+    told = characters.of([Word(word, 0, 0, at, at + len(word)) for at, word in words_in(characters.spacing.text)])
+    assert "".join(each.char for each in told) == characters.spacing.text
 
 
 # ---------------------------------------------------------------- errors

@@ -88,7 +88,7 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
 
 
 def test_a_word_comes_with_the_audio_in_which_it_starts() -> None:
-    body = TimedBody(format_of("pcm_24000"), is_whole=False)
+    body = TimedBody(format_of("pcm_24000"), "one two", is_whole=False)
     assert body.words(Words("", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]

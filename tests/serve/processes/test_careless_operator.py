@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -259,20 +259,25 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 async def test_ready_means_that_all_fronts_listen(tmp_path: Path) -> None:
-    """A client that waits for it may land on each of them."""
+    """Clients that wait for it land on all of them."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with starting(tmp_path / "log", "--port", str(port), "--fronts", "3"):
+    with starting(tmp_path / "log", "--port", str(port), "--fronts", "3") as process:
         async with asyncio.timeout(60):
             while not await asyncio.to_thread(answers, f"http://127.0.0.1:{port}/ready"):
                 await asyncio.sleep(0.005)
-        assert listening(port) == 3
+        with ExitStack() as clients:
+            made = [clients.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(24)]
+            node = RunningProcess(process, tmp_path / "log")
+            await until(lambda: all(taken_by(node, each) for each in made))
+            assert {taken_by(node, each) for each in made} == {"front 0", "front 1", "front 2"}
 
 
-def listening(port: int) -> int:
-    """How many sockets listen on it."""
-    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return sum(each[1].endswith(f":{port:04X}") and each[3] == "0A" for each in sockets)
+def taken_by(node: RunningProcess, client: socket.socket) -> str | None:
+    """The front that has accepted a connection; None if none has."""
+    with suppress(AssertionError):
+        return node.front_of(client.getsockname())
+    return None
 
 
 async def test_a_thousand_named_keys_are_scraped_and_changed_beside_a_caller(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from filelock import FileLock
 
 import agent_tts
+from agent_tts.errors import InvalidRequest
 from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
@@ -126,3 +128,39 @@ async def test_changes_that_wait_for_another_process_hold_nobody_else(tmp_path: 
             assert not any(deletion.done() for deletion in deletions)
         answers = await asyncio.gather(*deletions)
         assert sorted(answer.status_code for answer in answers) == [204] + 39 * [404]
+
+
+@pytest.mark.node
+async def test_dictionaries_that_are_read_late_hold_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long bodies are parsed one at a time, and not behind those that wait for a folder. Guards `Node.reading`."""
+    answered = threading.Event()
+    monkeypatch.setattr(Dictionaries, "all", lambda _: [] if answered.wait(30) else None)
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        readers = [asyncio.create_task(client.get("/v1/pronunciation-dictionaries")) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        try:
+            long = await client.post("/v1/audio/speech", json={"input": "Hi.", "unknown": "x" * PARSED_AT_ONCE})
+            assert (long.status_code, any(reader.done() for reader in readers)) == (400, False)
+        finally:
+            answered.set()
+        assert {answer.status_code for answer in await asyncio.gather(*readers)} == {200}
+
+
+@pytest.mark.node
+async def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that compute together take the interpreter from the event loop one after the other."""
+    now, most = 0, 0
+
+    def parse(*_: Any, **__: Any) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        time.sleep(0.05)
+        now -= 1
+        raise InvalidRequest("no")
+
+    monkeypatch.setattr(http, "check_body", parse)
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+        body = {"input": "x" * PARSED_AT_ONCE}
+        answers = await asyncio.gather(*(client.post("/v1/audio/speech", json=body) for _ in range(4)))
+    assert ({answer.status_code for answer in answers}, most) == ({400}, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ pytest.importorskip("c2pa", reason="pip install 'agent-tts[c2pa]'")
 from c2pa import Reader
 
 from agent_tts.cli.sinks import FileSink
+from agent_tts.config import files
 from agent_tts.errors import SettingsError
 from agent_tts.serve.access.ledger import MAX_WHOLE_FILES
 from agent_tts.serve.routes import signing, speech_response
 from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
-from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
+from agent_tts.speech.audio.manifest import SIGNABLE, signer_of
 from tests.certificates import make_certificate, make_signer
 from tests.speech.audio.test_files import decode
 from tests.support import running_node
@@ -66,7 +68,7 @@ async def test_a_file_is_signed_where_a_request_wants_it(tmp_path: Path) -> None
 async def test_a_command_signs_its_files(tmp_path: Path) -> None:
     signer = make_signer(tmp_path / "signer")
     for format in SIGNABLE:
-        sink = FileSink(tmp_path / f"a.{format}", ManifestSigner(str(signer.cert), str(signer.key)))
+        sink = FileSink(tmp_path / f"a.{format}", signer_of(str(signer.cert), str(signer.key), files.read))
         await sink.write(bytes(96_000))
         await sink.close(True)
         assert read((tmp_path / f"a.{format}").read_bytes(), format)["validation_state"] == "Valid"
@@ -82,14 +84,16 @@ async def test_a_node_without_a_certificate_says_so() -> None:
 
 def test_certificates_that_cannot_sign_are_refused_at_the_start(tmp_path: Path) -> None:
     own, signer = make_certificate(tmp_path / "own"), make_signer(tmp_path / "signer")
+    os.mkfifo(tmp_path / "pipe")
     for cert, key, said in (
         (own.cert, own.key, "cert.pem cannot sign files"),
         (signer.cert, own.key, "signer.pem cannot sign files"),
         (signer.cert, signer.cert, "it has to be a private key in PEM"),
         (tmp_path / "none.pem", signer.key, "none.pem cannot be read: No such file"),
+        (signer.cert, tmp_path / "pipe", "pipe is no regular file"),
     ):
         with pytest.raises(SettingsError, match=said):
-            ManifestSigner(str(cert), str(key))
+            signer_of(str(cert), str(key), files.read)
 
 
 @pytest.mark.node

@@ -14,6 +14,7 @@ from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
 from agent_tts.text.lengths import SENTENCE_PAUSE_MS
+from agent_tts.text.words import words
 from tests.examples import CUTS, examples, split
 from tests.speech.words.test_silences import audio
 
@@ -60,7 +61,7 @@ def test_speed_shortens_the_estimates() -> None:
 def test_the_split_of_the_text_does_not_change_the_words(text: str, cuts: list[int]) -> None:
     whole = told(WordTimeline(aligned=False), text)
     assert told(WordTimeline(aligned=False), *split(text, cuts)) == whole
-    assert [w.word for w in whole] == text.split()
+    assert [w.word for w in whole] == [word for _, word in words(text)]
     assert all(text[w.char_start : w.char_end] == w.word for w in whole)
 
 
@@ -80,13 +81,13 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     while whole.is_unread:
         parts.append(whole.read())
     assert all(sum(len(word.word) + 1 for word in part[1:]) <= READ_CHARS for part in parts)
-    words = [word for part in parts for word in part]
-    assert [word.word for word in words] == text.split()
+    found = [word for part in parts for word in part]
+    assert [word.word for word in found] == [word for _, word in words(text)]
     monkeypatch.setattr(timeline_module, "READ_CHARS", 100_000)
     other = WordTimeline(aligned=False)
     at_once = other.append(text)
-    assert all(whole.split(ms) == other.split(ms) for ms in range(0, words[300].end_ms, 5_000))
-    assert [(word.word, word.char_start, word.start_ms) for word in words[:300]] == [
+    assert all(whole.split(ms) == other.split(ms) for ms in range(0, found[300].end_ms, 5_000))
+    assert [(word.word, word.char_start, word.start_ms) for word in found[:300]] == [
         (word.word, word.char_start, word.start_ms) for word in at_once[:300]
     ]
 
@@ -113,9 +114,28 @@ def test_a_word_counts_as_heard_from_its_middle_on(timeline: WordTimeline) -> No
 
 
 def test_text_without_spaces_is_heard_character_by_character(timeline: WordTimeline) -> None:
-    _, word = told(timeline, "Hi 你好，世界。")
-    heard, _ = timeline.split(word.start_ms + (word.end_ms - word.start_ms) * 0.4)
-    assert heard == "Hi 你好，"
+    _, *words, last = told(timeline, "Hi 你好，世界。")
+    assert [word.word for word in words] == ["你", "好，", "世"]
+    assert timeline.split(words[1].end_ms)[0] == "Hi 你好，"
+    assert timeline.split(last.end_ms) == ("Hi 你好，世界。", "")
+
+
+def test_a_long_word_is_heard_in_parts(timeline: WordTimeline) -> None:
+    """Mutation: pieces are never cut."""
+    (word,) = told(timeline, "Donaudampfschifffahrtsgesellschaft")
+    heard = [timeline.split(word.end_ms * part / 10)[0] for part in range(11)]
+    assert heard[0] == ""
+    assert [len(text) for text in heard] == sorted(len(text) for text in heard)
+    assert {len(text) for text in heard} == {0, 11, 22, 34}
+
+
+def test_text_without_spaces_is_told_as_it_comes(timeline: WordTimeline) -> None:
+    """The last character alone waits, for a mark or punctuation behind it."""
+    told = [
+        [word.word for word in timeline.append(token)] for token in ("今天", "天气", "很", "好，", "GP", "U很", "贵")
+    ]
+    assert told == [["今"], ["天", "天"], ["气"], ["很"], ["好，"], ["GPU"], ["很"]]
+    assert [word.word for word in timeline.complete()] == ["贵"]
 
 
 def test_the_end_stretches_estimates_to_the_real_audio(timeline: WordTimeline) -> None:
@@ -150,9 +170,13 @@ def test_unspoken_words_come_with_the_end() -> None:
 def test_an_unfinished_token_is_sent_when_it_is_complete() -> None:
     timeline = WordTimeline(aligned=True)
     timeline.append("你好，世")
-    assert timeline.align([Word("", 0, 400, 0, 2)]) == []
-    timeline.append("界 ")
-    assert timeline.align([Word("", 400, 900, 3, 5)]) == [Word("你好，世界", 0, 900, 0, 5)]
+    times = [Word("", 0, 200, 0, 1), Word("", 200, 400, 1, 3)]
+    assert timeline.align(times) == [Word("你", 0, 200, 0, 1), Word("好，", 200, 400, 1, 3)]
+    assert timeline.append("界 ") == []
+    assert timeline.align([Word("", 400, 600, 3, 4), Word("", 600, 900, 4, 5)]) == [
+        Word("世", 400, 600, 3, 4),
+        Word("界", 600, 900, 4, 5),
+    ]
     assert timeline.split(400)[0] == "你好，"
 
 
@@ -214,8 +238,8 @@ def test_a_flush_fixes_the_end_of_its_text(timeline: WordTimeline) -> None:
     hear(timeline, audio((700, 9_000), (100, 0)))
     timeline.flushed(800)
     hear(timeline, audio((400, 9_000)))
-    first, *_, last, and_, more = timeline.words() + timeline.complete()
-    assert (first.start_ms, last.end_ms, and_.start_ms, more.word) == (0, 700, 800, "more.")
+    first, *_, last, you, _, more = timeline.words() + timeline.complete()
+    assert (first.start_ms, last.end_ms, you.start_ms, more.word) == (0, 700, 800, "more.")
 
 
 def test_a_word_behind_a_flush_settles_after_its_answer(timeline: WordTimeline) -> None:
@@ -275,13 +299,13 @@ def test_settled_words_are_all_words_in_order_within_the_audio(
     timeline = WordTimeline(aligned=False)
     told(timeline, text)
     pcm = b"".join(audio((20 * ms, loud)) for ms, loud in spans)
-    words = [word for _, word in settled(timeline, pcm)]
+    found = [word for _, word in settled(timeline, pcm)]
     timeline.finish(len(pcm) // 48, cut=cut)
-    words += timeline.settle()
-    assert [word.word for word in words] == text.split()
-    starts = [word.start_ms for word in words]
+    found += timeline.settle()
+    assert [word.word for word in found] == [word for _, word in words(text)]
+    starts = [word.start_ms for word in found]
     assert starts == sorted(starts)
-    assert all(word.start_ms <= word.end_ms for word in words)
+    assert all(word.start_ms <= word.end_ms for word in found)
     assert all(word.start_ms <= len(pcm) // 48 for word in timeline.words())
     heard, unheard = timeline.split(10**9)
     assert heard + unheard == text

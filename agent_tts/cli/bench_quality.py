@@ -1,0 +1,189 @@
+"""`agent-tts bench quality`: records what servers speak, one run after the other, then measures all that was heard."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent_tts.bench import report
+from agent_tts.bench.quality import (
+    MEASURES,
+    TEXTS,
+    Judge,
+    Recogniser,
+    Recording,
+    SpeakerVectors,
+    compared,
+    got_worse,
+    summary,
+)
+from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
+from agent_tts.cli.bench import NodeOptions, QualityOptions, counts
+from agent_tts.cli.bench_measurements import limits, missing_package, progress, run, target
+from agent_tts.errors import SettingsError
+
+WAYS = ("live", "whole")
+NAME = ("server", "way", "callers", "texts")  # of a run
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredServer:
+    """One that is measured."""
+
+    name: str
+    node: NodeOptions
+    voice: str | None
+
+    @property
+    def openai(self) -> str | None:
+        """Its address, where it is OpenAI's API; None of a node."""
+        url = self.node.url
+        return url if url is not None and urlsplit(url).path.rstrip("/").endswith("/v1") else None
+
+
+def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
+    """All that are compared: a node for each combination of the values that --set gives a key, and the one beside."""
+    node, voice = options.node, options.voice.voice
+    values: defaultdict[str, list[str]] = defaultdict(list)
+    for one in node.set_ or ():
+        values[one.partition("=")[0].strip()] += [one]
+    if node.url is not None and values:
+        raise SettingsError("--set is for a node of our own: leave it out with --url, AGENT_TTS_URL")
+    for chosen in itertools.product(*values.values()):
+        varied = [one for one, of in zip(chosen, values.values(), strict=True) if len(of) > 1]
+        name = ", ".join(varied) or (node.url or node.engine_name)
+        yield MeasuredServer(name, replace(node, set_=list(chosen)), voice)
+    if options.beside is not None:
+        beside = NodeOptions(url=options.beside, key=options.beside_key)
+        yield MeasuredServer(options.beside, beside, options.beside_voice)
+
+
+@asynccontextmanager
+async def opened(
+    server: MeasuredServer, options: QualityOptions, callers: int
+) -> AsyncIterator[tuple[Speak, dict[str, Any]]]:
+    """A server that speaks, and what it tells of itself. Raises as `target`."""
+    if server.openai is not None:
+        async with from_openai(server.openai, server.node.key, options.served_model, server.voice) as speak:
+            yield speak, {"url": server.openai, "model": options.served_model, "voice": server.voice}
+        return
+    session = {"voice": server.voice, "instructions": options.voice.instructions}
+    async with target(server.node, session, **{"slots": callers, **limits(callers)}) as (node, info):
+        yield from_node(node), info
+
+
+async def recorded(
+    options: QualityOptions,
+    wanted: Sequence[MeasuredServer],
+    ways: Sequence[str],
+    callers: Sequence[int],
+    texts: Sequence[str],
+) -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[Recording]]]]:
+    """What all servers tell of themselves, and the recordings of each run by its name."""
+    told: dict[str, Any] = {}
+    found = []
+    for server in wanted:
+        async with opened(server, options, max(callers)) as (speak, info):
+            told[server.name] = info
+            for way, number, kind in itertools.product(ways, callers, texts):
+                if way == "live" and server.openai is not None:
+                    continue
+                name = dict(zip(NAME, (server.name, way, number, kind), strict=True))
+                spoken, every_ms = TEXTS[kind][: options.first], options.words_every_ms if way == "live" else 0
+                with progress(f"speaking: {titled(name)}", max(number, len(spoken))) as advance:
+                    found.append((name, await record(speak, spoken, kind[:2], number, every_ms, advance)))
+    return told, found
+
+
+def quality(options: QualityOptions) -> int:
+    """Record, measure, print and write down; 1 if a figure got worse than in --baseline. Raises SettingsError."""
+    ways, texts = chosen("--ways", options.ways, WAYS), chosen("--texts", options.texts, TEXTS)
+    callers, wanted = counts("--callers", options.callers), list(servers(options))
+    before = baseline(options.baseline) if options.baseline is not None else {}
+    clip = read_clip(options.clip) if options.clip is not None else None
+    try:
+        recogniser = Recogniser(options.whisper)
+        judge = Judge(recogniser, speaker=options.speaker, clip=clip)
+    except ImportError as error:
+        raise missing_package(error, "quality") from None
+    for kind in texts:
+        if not recogniser.speaks(kind[:2]):
+            raise SettingsError(f"--whisper {options.whisper} knows English alone: --texts {kind} needs another one")
+    if judge.speakers is None:
+        print(f"speaker similarity is left out: {SpeakerVectors.PACKAGE}", file=sys.stderr)
+    told, found = run(recorded(options, wanted, ways, callers, texts))
+    runs = [judged(judge, name, recordings) for name, recordings in found]
+    show(runs)
+    about = {"servers": told, "whisper": options.whisper}
+    options.outputs.write("quality", about, runs, lambda plot: draw(plot, runs))
+    worse = [(one, got_worse(one["utterances"], before[key])) for one in runs if (key := titled(one)) in before]
+    if options.baseline is not None and not worse:
+        raise SettingsError(f"--baseline {options.baseline.name}: it has no run of these")
+    for one, figures in worse:
+        for figure, (low, high) in figures.items():
+            print(f"{titled(one)}: WORSE than the baseline: {MEASURES[figure].title}: {low:+g} to {high:+g}")
+    return int(any(figures for _, figures in worse))
+
+
+def judged(judge: Judge, name: Mapping[str, Any], recordings: Sequence[Recording]) -> dict[str, Any]:
+    """Name, figures, errors and utterances of a run. One that failed has said nothing: all its words are wrong."""
+    with progress(f"listening: {titled(name)}", len(recordings)) as advance:
+        found = [(judge.judge(one), advance())[0] for one in recordings]
+    each = zip(recordings, found, compared(found), strict=True)
+    utterances = [{"text": one.text, "heard": heard.heard, **parts} for one, heard, parts in each]
+    errors = Counter(one.error for one in recordings if one.error is not None)
+    return {**name, "figures": summary(utterances), "errors": dict(errors), "utterances": utterances}
+
+
+def titled(one: Mapping[str, Any]) -> str:
+    """The name of a run."""
+    return f"{one['server']}, {one['way']}, {one['callers']} callers, {one['texts']}"
+
+
+def chosen(option: str, text: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Names with commas between them. Raises SettingsError."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise SettingsError(f"{option} {','.join(unknown)}: must be of {', '.join(known)}")
+    return names
+
+
+def baseline(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The utterances of each run of an earlier measurement. Raises SettingsError: the file is none."""
+    try:
+        return {titled(one): one["utterances"] for one in json.loads(path.read_text("utf-8"))["runs"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingsError(f"--baseline {path.name}: is no file that --json of this command wrote") from None
+
+
+def show(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Print the figures, a column for each run."""
+    rows: list[list[object]] = [["utterances", *(len(one["utterances"]) for one in runs)]]
+    for name, points in figures_of(runs).items():
+        digits = MEASURES[name].digits
+        rows.append(
+            [MEASURES[name].title, *(each and " ".join(f"{one:.{digits}f}" for one in each) for each in points)]
+        )
+    rows.append(["failed", *(report.counted(one["errors"]) for one in runs)])
+    columns = ["\n".join(str(one[part]) for part in NAME) for one in runs]
+    report.table("What was heard: each figure, and its 99 % interval", ["", *columns], rows)
+
+
+def draw(plot: report.Plot, runs: Sequence[Mapping[str, Any]]) -> None:
+    """A panel for each figure, a point with its interval for each run."""
+    panels = {MEASURES[name].title: points for name, points in figures_of(runs).items()}
+    plot.panels("What was heard, with 99 % intervals", list(map(titled, runs)), panels)
+
+
+def figures_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, ...] | None]]:
+    """Each figure that a run has, of all runs: value, low, high."""
+    found = {name: [one["figures"].get(name) for one in runs] for name in MEASURES}
+    return {name: [each and tuple(each.values()) for each in some] for name, some in found.items() if any(some)}

@@ -1,0 +1,62 @@
+"""What a word is, in every script: the one rule for what is told of a text, heard and gone on from. Pure.
+
+In scripts with spaces it is what stands between white space. In scripts without it is one character (Han, kana) or one
+cluster, a letter with its marks (Thai and its kin); other letters and digits between these are words of their own.
+Punctuation belongs to the word before it, an opening bracket or quote and a sign of money to the one behind it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from agent_tts.text.chars import CJK
+
+# Blocks of scripts without spaces between words beside Han and kana (Unicode's line breaking classes SA, AK, AS, and
+# Tibetan and Yi): Thai, Lao, Tibetan, Myanmar, Khmer, Tai Le, New Tai Lue, Tai Tham, Balinese, Yi, Javanese, Tai Viet.
+_BLOCKS = (
+    *(range(0x0E00, 0x10A0), range(0x1780, 0x1800), range(0x1950, 0x19E0), range(0x1A20, 0x1AB0)),
+    *(range(0x1B00, 0x1B80), range(0xA000, 0xA490), range(0xA980, 0xAA00), range(0xAA60, 0xAAE0)),
+)
+_CLUSTERED = [chr(code) for block in _BLOCKS for code in block]
+_AM = "\u0e33\u0eb3"  # vowels that count as letters, but follow theirs
+_LETTERS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "L" and ch not in _AM)
+_MARKS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "M") + _AM
+_MARKS += "\u0300-\u036f\u200c\u200d\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+# Vowels that are written before the consonant behind which they are spoken (Unicode's Logical_Order_Exception).
+_BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u19b5-\u19b7\u19ba\uaab5\uaab6\uaab9\uaabb\uaabc"
+_STACKS = "\u1039\u17d2\u1a60\u1b44\ua9c0\uaaf6"  # the letter behind them is written below
+# For regular expressions: a letter of a script without spaces, and a word of one. A katakana hyphen and a middle dot
+# are no letters.
+UNSPACED = f"(?![\u30a0\u30fb])[{CJK}{_LETTERS}]"
+CLUSTER = f"[{_BEFORE}]?{UNSPACED}[{_MARKS}]*(?:(?<=[{_STACKS}])[{_LETTERS}][{_MARKS}]*)*"
+_OPENERS = "[\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]{0,4}"
+_BEHIND = "[^\\w\\s\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]*"
+
+_WORD = re.compile(rf"{_OPENERS}{CLUSTER}{_BEHIND}|(?:(?!{_OPENERS}{UNSPACED})\S)+")
+_ENDS_UNSPACED = re.compile(f"{UNSPACED}[{_MARKS}]*{_BEHIND}$")
+_BEGINS_UNSPACED = re.compile(_OPENERS + UNSPACED)
+END_CHARS = 64  # of a word, in which its end is looked for
+
+
+def words(text: str) -> Iterator[tuple[int, str]]:
+    """Where each word begins, and the word. The last one may go on in later text, no other changes with it."""
+    for match in _WORD.finditer(text):
+        yield match.start(), match.group()
+
+
+def are_joined(before: str, after: str) -> bool:
+    """Whether two texts need no white space between them to be two words."""
+    return bool(_ENDS_UNSPACED.search(before[-END_CHARS:]) or _BEGINS_UNSPACED.match(after))
+
+
+def space(gap: str, before: str, after: str) -> str:
+    """The white space between two words, from what stands between them in the text as it was sent.
+
+    Of a gap with tags it is what stands at its edges; without any, tags separate words of scripts with spaces alone.
+    """
+    if not (tags := gap.strip()):
+        return gap
+    left, _, right = gap.partition(tags)
+    return left or right or ("" if are_joined(before, after) else " ")

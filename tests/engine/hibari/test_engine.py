@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_tts.config.settings import Espeak, Hibari, Settings
+from agent_tts.directives import Language, Pause, Prosody, Say
+from agent_tts.engine.hibari.engine import HibariEngine
+from agent_tts.engine.hibari.speech import HibariVoice, Sentence
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.errors import SettingsError
+from agent_tts.options import SpeechOptions
+from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
+
+pytestmark = pytest.mark.node
+
+TEXT = "I understand how frustrating that must be, and I will help you right away. Is Tuesday at nine fine?"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[HibariEngine]:
+    engine = routed(HibariEngine(Settings(), 64))
+    yield engine
+    engine.close()
+
+
+def listened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], str]]:
+    """The words that hibari is asked to speak, each time with the name of the thread."""
+    asked: list[tuple[tuple[str, ...], str]] = []
+    speaks = HibariVoice.speak
+
+    def listens(self: HibariVoice, words: tuple[str, ...], *rest: Any, **how: Any) -> Sentence:
+        asked.append((words, threading.current_thread().name))
+        return speaks(self, words, *rest, **how)
+
+    monkeypatch.setattr(HibariVoice, "speak", listens)
+    return asked
+
+
+def said(text: str, words: list[Any]) -> list[str]:
+    return [text[word.char_start : word.char_end] for word in words]
+
+
+def test_every_word_is_told_in_order_and_within_the_sound(engine: HibariEngine) -> None:
+    spoken = speak(engine, TEXT)
+    assert_well_formed(spoken)
+    assert said(TEXT, spoken.words) == TEXT.split()
+    edges = [ms for word in spoken.words for ms in (word.start_ms, word.end_ms)]
+    assert edges == sorted(edges)
+    assert edges[-1] <= spoken.seconds * 1_000
+    assert 5.0 < spoken.seconds < 9.0
+
+
+def test_text_that_comes_word_by_word_sounds_as_long_as_the_whole(engine: HibariEngine) -> None:
+    live = speak(engine, *(f"{word} " for word in TEXT.split()))
+    assert said(TEXT + " ", live.words) == TEXT.split()
+    assert abs(live.seconds / speak(engine, TEXT).seconds - 1) < 0.1
+
+
+def test_equal_texts_and_seeds_are_equal_audio(engine: HibariEngine) -> None:
+    first, second = (speak(engine, TEXT, options=SpeechOptions(seed=7)) for _ in range(2))
+    assert first.frames == second.frames
+    assert first.words == second.words
+
+
+def test_what_is_not_english_is_espeaks_in_the_same_utterance(engine: HibariEngine) -> None:
+    text = "The word 你好 means hello, and Привет does as well."
+    spoken = speak(engine, text)
+    words = {text[word.char_start : word.char_end]: word for word in spoken.words}
+    assert {"word", "means", "hello,", "Привет", "well."} <= set(words)
+    assert words["word"].end_ms <= words["means"].start_ms < words["Привет"].start_ms < words["well."].start_ms
+
+
+def test_another_language_is_espeaks(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = listened(monkeypatch)
+    speak(engine, "Guten Morgen, wie geht es Ihnen?", options=SpeechOptions(language="de"))
+    assert not asked
+    speak(engine, "We say ", Language("de"), "Guten Morgen", Language(None), " in the morning.")
+    assert asked
+    assert not any("Guten " in words for words, _ in asked)
+    asked.clear()
+    speak(engine, "A robot says so.", options=SpeechOptions(voice="en-us+f3"))
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 60, "9" * 60 + " is a number.", "x" * 300, "[a](/b/) c", "a\u0301" * 20, "½ ⅔ ∑ ≠"]
+)
+def test_what_hibari_fails_on_is_espeaks(engine: HibariEngine, text: str) -> None:
+    spoken = speak(engine, f"Well, {text}", " and so on.")
+    assert spoken.kinds[-1] == "end"
+    assert np.abs(spoken.pcm).max() > 3_000
+
+
+def test_a_failing_sentence_is_spoken_by_espeak(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(HibariVoice, "speak", fails)
+    spoken = speak(engine, TEXT)
+    assert spoken.kinds[-1] == "end"
+    assert said(TEXT, spoken.words)[:3] == ["I", "understand", "how"]
+
+
+def test_speech_is_made_in_threads(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = listened(monkeypatch)
+    speak_all(engine, {number: Script([TEXT]) for number in range(1, 5)})
+    assert asked
+    assert all(thread.startswith("hibari") for _, thread in asked)
+
+
+def test_a_flush_a_pause_and_markup_have_their_effects(engine: HibariEngine) -> None:
+    spoken = speak(engine, "Hello there my", FLUSH, " friend.")
+    assert spoken.kinds.count("Flushed") == 1
+    plain = speak(engine, "Hello there. ", "How are you?")
+    paused = speak(engine, "Hello there. ", Pause(1_500), "How are you?")
+    assert abs(paused.words[2].start_ms - plain.words[2].start_ms - 1_500) < 250
+    slow = speak(engine, "Hello there. ", Prosody(speed=0.5), "How are you?")
+    assert slow.seconds > 1.2 * plain.seconds
+    loud = speak(engine, Prosody(volume=1.4), "Hello there.")
+    assert np.abs(loud.pcm).max() > 1.2 * np.abs(speak(engine, "Hello there.").pcm).max()
+
+
+def test_words_in_ipa_are_hibaris_where_it_has_the_sounds(engine: HibariEngine) -> None:
+    text = ("I say ", Say("tomato", ipa="təˈmɑːtoʊ"), " and ", Say("rue", ipa="ʀyː"), " today.")
+    spoken = speak(engine, *text)
+    assert said("I say tomato and rue today.", spoken.words) == ["I", "say", "tomato", "and", "rue", "today."]
+
+
+def test_the_default_voice_is_english_where_espeaks_is() -> None:
+    def default(**given: Any) -> str:
+        engine = HibariEngine(Settings(**given), 1)
+        engine.close()
+        return engine.info.default_voice
+
+    assert default() == "heart"
+    assert default(espeak=Espeak(voice="de")) == "de"
+    assert default(espeak=Espeak(voice="de"), hibari=Hibari(voice="heart")) == "heart"
+    with pytest.raises(SettingsError, match=r"hibari\.voice"):
+        default(hibari=Hibari(voice="nobody"))
+
+
+def test_other_vendors_names_are_the_voice_that_is_there(engine: HibariEngine) -> None:
+    assert set(engine.info.aliases.values()) == {"heart"}
+    assert engine.info.voices[0].name == "heart"
+    assert "en-us" in {voice.name for voice in engine.info.voices}
+
+
+def test_onsets_of_words_are_where_they_sound(engine: HibariEngine) -> None:
+    """Each word is a sentence of its own, so that it begins after a silence."""
+    names = [
+        "Monday",
+        "Tuesday",
+        "Paris",
+        "London",
+        "Berlin",
+        "Table",
+        "Window",
+        "Garden",
+        "People",
+        "Butter",
+        "Copper",
+        "Tiger",
+    ]
+    text = " ".join(f"{name}." for name in names)
+    spoken = speak(engine, text)
+    loud = np.abs(spoken.pcm.astype(int)) > 300
+    errors = []
+    for word in spoken.words[1:]:
+        start = word.start_ms * SAMPLE_RATE // 1_000
+        near = np.flatnonzero(loud[start - 2_400 : start + 4_800])
+        errors.append(abs(int(near[0]) - 2_400) * 1_000 / SAMPLE_RATE)
+    assert len(errors) == len(names) - 1
+    assert np.percentile(errors, 95) <= 60, errors
