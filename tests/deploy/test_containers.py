@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import re
@@ -9,11 +10,13 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from typer.main import get_command
 
 from agent_tts.cli.app import app
@@ -84,6 +87,35 @@ def test_an_image_s_python_and_extras_are_the_package_s(path: Path) -> None:
     assert int(python) >= int(PYPROJECT["project"]["requires-python"].removeprefix(">=3."))
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
     assert set(extras.split(",")) <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_the_constraints_name_all_that_the_package_and_its_extras_need() -> None:
+    """A package that they lack would be installed in any version."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[._-]+", "-", name).lower()
+
+    lines = (CONFIGS / "constraints.txt").read_text().splitlines()
+    pinned = {plain(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    project = PYPROJECT["project"]
+    wanted = [*project["dependencies"], *itertools.chain.from_iterable(project["optional-dependencies"].values())]
+    seen = {"agent-tts", "setuptools"}  # the latter is what torch would have pip install or leave
+    while wanted:
+        needed = Requirement(wanted.pop())
+        name = plain(needed.name)
+        if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in needed.extras or {""}):
+            continue
+        for key in (name, *(f"{name}[{extra}]" for extra in needed.extras)):
+            if key in seen:
+                continue
+            seen.add(key)
+            assert name in pinned, needed
+            with suppress(importlib.metadata.PackageNotFoundError):  # atheris and mutmut are installed on demand
+                extra = key[len(name) + 1 : -1]
+                for line in importlib.metadata.requires(name) or ():
+                    marker = Requirement(line).marker
+                    if marker is None or marker.evaluate({"extra": extra}):
+                        wanted.append(line.partition(";")[0])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
