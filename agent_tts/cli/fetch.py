@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -23,9 +24,11 @@ def fetch(names: Sequence[str] | None) -> None:
         SettingsError: hibari is not installed or has no such voice, or one cannot be fetched or stored.
     """
     try:
-        from agent_tts.engine.hibari.speech import installed, voices
+        from agent_tts.engine.hibari.speech import installed
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[voice]'") from error
+    from hibari import voices
+
     if unknown := sorted({*(names or ())} - voices.VOICES.keys()):
         raise SettingsError(f"hibari has no voice {', '.join(unknown)}: it has {', '.join(voices.VOICES)}")
     here = installed()
@@ -38,7 +41,7 @@ def fetch(names: Sequence[str] | None) -> None:
             path = Path(voices.cache_dir(), facts["file"])
             address = voices.BASE_URL + facts["file"]
             try:
-                _download(address, path, facts["bytes"], facts["sha256"], lambda more, of=task: shown.advance(of, more))
+                _download(address, path, facts["bytes"], facts["sha256"], partial(shown.advance, task))
             except OSError as error:
                 raise SettingsError(f"{name} cannot be stored in {path.parent}: {error.strerror}") from error
             except httpx.HTTPError as error:

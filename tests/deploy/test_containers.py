@@ -98,24 +98,19 @@ def test_the_constraints_name_all_that_the_package_and_its_extras_need() -> None
     lines = (CONFIGS / "constraints.txt").read_text().splitlines()
     pinned = {plain(line.partition("==")[0]) for line in lines if not line.startswith("#")}
     project = PYPROJECT["project"]
-    wanted = [*project["dependencies"], *itertools.chain.from_iterable(project["optional-dependencies"].values())]
-    seen = {"agent-tts", "setuptools"}  # the latter is what torch would have pip install or leave
+    parts = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    wanted = [Requirement(line) for line in parts if not line.startswith("agent-tts[")]
+    seen = set()
     while wanted:
-        needed = Requirement(wanted.pop())
-        name = plain(needed.name)
-        if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in needed.extras or {""}):
+        needed = wanted.pop()
+        if (key := (plain(needed.name), frozenset(needed.extras))) in seen:
             continue
-        for key in (name, *(f"{name}[{extra}]" for extra in needed.extras)):
-            if key in seen:
-                continue
-            seen.add(key)
-            assert name in pinned, needed
-            with suppress(importlib.metadata.PackageNotFoundError):  # atheris and mutmut are installed on demand
-                extra = key[len(name) + 1 : -1]
-                for line in importlib.metadata.requires(name) or ():
-                    marker = Requirement(line).marker
-                    if marker is None or marker.evaluate({"extra": extra}):
-                        wanted.append(line.partition(";")[0])
+        seen.add(key)
+        assert plain(needed.name) in pinned | {"setuptools"}, needed  # torch's, which pip leaves as it is
+        with suppress(importlib.metadata.PackageNotFoundError):  # atheris and mutmut are installed on demand
+            found = map(Requirement, importlib.metadata.requires(needed.name) or ())
+            extras = {"", *needed.extras}
+            wanted += [one for one in found if not one.marker or any(one.marker.evaluate({"extra": x}) for x in extras)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
