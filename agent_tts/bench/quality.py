@@ -391,7 +391,8 @@ class SpeakerModel:
         import torch
 
         with torch.inference_mode():
-            found = self._model(**self._features(sound, sampling_rate=RATE, return_tensors="pt")).embeddings[0]
+            features = self._features(sound, sampling_rate=RATE, return_tensors="pt").input_values
+            found = self._model(features).embeddings[0]
             return cast("NDArray[np.float32]", torch.nn.functional.normalize(found, dim=0).numpy())
 
 
