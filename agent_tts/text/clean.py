@@ -19,8 +19,9 @@ from collections.abc import Callable, Generator
 from html import unescape
 from unicodedata import category
 
+from agent_tts.text import latex
 from agent_tts.text.breaks import Breaks
-from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, is_word, normal
+from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, is_word, normal, spread
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
 MAX_TARGET = 2_048  # characters of a link's target
@@ -52,6 +53,9 @@ _IN_BRACKETS = "0123456789,;–-^ xX"
 _CITATION = re.compile(r"\^?[1-9]\d{0,2}(?: ?[,;–-] ?\^?[1-9]\d{0,2})*")
 _MAX_CITATION = 24
 _MAX_CODE = 12  # of keys
+_MAX_COMMAND = 16  # letters
+# What no formula between dollars has: a long word, words, the end of a sentence.
+_PROSE = re.compile(r"(?<![\\{A-Za-z])[^\W\d_]{4}$|\s[^\W\d_]{3}$|[.;:!?]\s$")
 _QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
@@ -65,8 +69,9 @@ Mode = Generator[None, Char, list[Char]]
 class Cleaner:
     """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text."""
 
-    def __init__(self, sink: Callable[[str, int], None]) -> None:
+    def __init__(self, sink: Callable[[str, int], None], language: str = "en") -> None:
         self._breaks = Breaks(sink)
+        self._language = language  # of formulas, a code
         self._mode: Mode | None = None  # reads the next character; None in plain text
         self._before = " "  # the character before, for the marks after it
         self._passed = " "  # the last character given to the sink
@@ -81,6 +86,7 @@ class Cleaner:
             "": lambda ch, offset: None,
             "\n": self._newline,
             "\\": self._escape,
+            "$": self._dollar,
             "!": self._bang,
             "|": self._bar,
             "<": self._tag,
@@ -233,9 +239,13 @@ class Cleaner:
 
     def _escape(self, backslash: str, start: int) -> Mode:
         ch, offset = yield
+        if ch and ch in "([":
+            return (yield from self._formula(start, {"(": "\\)", "[": "\\]"}[ch]))
         if ch in _ESCAPABLE:
             self._pass(ch, offset)
             return []
+        if ch.isascii() and ch.isalpha() and self._before not in ":\\" and not self._before.isalpha():
+            return (yield from self._command(start, (ch, offset)))
         if ch != "\n":
             self._pass(backslash, start)
         return [(ch, offset)]
@@ -255,6 +265,86 @@ class Cleaner:
         if ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc"):
             self._pass(">", start)
         return held
+
+    # ---------------------------------------------------------------- formulas
+
+    def _dollar(self, dollar: str, start: int) -> Mode:
+        after = yield
+        if after[0] == "$":
+            third = yield
+            if self._at_start or (third[0] != "$" and not third[0].isspace() and self._before.isspace()):
+                return (yield from self._formula(start, "$$", [third]))
+            self._pass_all([(dollar, start), after])
+            return [third]
+        if not after[0] or after[0].isspace() or is_word(self._before):
+            self._pass(dollar, start)
+            return [after]
+        held = [after]
+        while held[-1][0] not in ("", "\n", "$") and len(held) < MAX_TAG and not _PROSE.search(_text(held[-6:])):
+            held.append((yield))
+        if held[-1][0] == "$" and not held[-2][0].isspace():
+            held.append((yield))
+            if not is_word(held[-1][0]):
+                return self._say_formula(_text(held[:-2]), held)
+        self._pass(dollar, start)
+        return held
+
+    def _formula(self, start: int, closer: str, held: list[Char] | None = None) -> Mode:
+        """Between delimiters that nothing else has; what is too long, is left out."""
+        held = held or []
+        text = _text(held)
+        for _ in range(MAX_TARGET):
+            after = yield
+            text = (text + after[0])[-MAX_TAG:]
+            if not after[0] or text.endswith(closer):
+                break
+            if len(held) < MAX_TAG:
+                held.append(after)
+        formula = text.removesuffix(closer) if len(text) < MAX_TAG else "\\"
+        return self._say_formula(formula, [(closer, start), *held, (yield)] if after[0] else [(closer, start), after])
+
+    def _command(self, start: int, first: Char) -> Mode:
+        """A command of LaTeX outside of a formula, with its groups in braces."""
+        held = [first]
+        while held[-1][0].isascii() and held[-1][0].isalpha() and len(held) < _MAX_COMMAND:
+            held.append((yield))
+        name = _text(held[:-1])
+        if name == "begin":
+            return (yield from self._environment())
+        groups, depth = latex.GROUPS.get(name), 0
+        while groups:
+            ch = held[-1][0]
+            depth += (ch == "{") - (ch == "}")
+            groups -= ch == "}" and not depth
+            if ch in ("", "\n") or len(held) == MAX_TAG or (not depth and ch != "}"):
+                groups = None
+                break
+            held.append((yield))
+        if groups is None:
+            self._pass("\\", start)
+            return held
+        return self._say_formula(f"\\{_text(held[:-1])}", held)
+
+    def _environment(self) -> Mode:
+        """Up to its end, nothing is said."""
+        text = ""
+        for _ in range(MAX_TARGET):
+            ch, _ = yield
+            text = (text + ch)[-MAX_TAG:]
+            if not ch or re.search(r"\\end\{\w+\*?\}$", text):
+                break
+        return []
+
+    def _say_formula(self, formula: str, held: list[Char]) -> list[Char]:
+        """Say it in words at the offsets of `held`, whose last character comes behind it and is read next."""
+        words, after = latex.said(formula, self._language), held[-1]
+        if words and is_word(self._before):
+            self._pass(" ", held[0][1])
+        self._pass_all(spread(words, [offset for _, offset in held[:-1]]) if words else [])
+        if words and is_word(after[0]):
+            self._pass(" ", held[-2][1])
+        self._folds = self._folds or (not words and self._before.isspace())
+        return [after]
 
     # ---------------------------------------------------------------- tables
 

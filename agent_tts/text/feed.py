@@ -27,15 +27,16 @@ class Reading:
 
     clean: bool = True  # make markdown, links and emoji speakable
     normalize: str | None = None  # say numbers and signs in words of this language; None leaves them
+    language: str = "en"  # of formulas
 
     @classmethod
     def of(cls, options: CommonOptions, language: str) -> Reading:
         """The reading that a request asks for; `language` is a code."""
-        return cls(options.clean, language if options.normalize else None)
+        return cls(options.clean, language if options.normalize else None, language)
 
     def in_language(self, code: str | None) -> Reading:
         """The same in another language; None is this one."""
-        return replace(self, normalize=code) if self.normalize and code else self
+        return replace(self, normalize=self.normalize and code, language=code) if code else self
 
 
 class Reader:
@@ -47,7 +48,7 @@ class Reader:
     def __init__(self, reading: Reading, sink: Sink) -> None:
         self._normalizer = normalizer(sink, reading.normalize) if reading.normalize else None
         self._said = self._normalizer.push if self._normalizer else sink
-        self._cleaner = Cleaner(self._said) if reading.clean else None
+        self._cleaner = Cleaner(self._said, reading.language) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain
 
     def say(self, say: Say, offset: int) -> int:

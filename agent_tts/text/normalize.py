@@ -13,10 +13,10 @@ from functools import lru_cache
 from agent_tts.text.chars import PICTOGRAPH, spread
 from agent_tts.text.spoken import de, en, es, fr, it, ja, ko, pt, ru, zh
 from agent_tts.text.spoken.runs import MAX_RUN, Runs, starts_run
-from agent_tts.text.spoken.table import MAX_DIGITS, Table, has_numbers
+from agent_tts.text.spoken.table import Table, is_code
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
-MAX_WORDS = 6  # that are looked at together
+MAX_WORDS = 8  # that are looked at together
 BEFORE = 6  # characters before a number that may tell how it is said
 
 # Before what is said, with the article of an elision: "l'1".
@@ -31,7 +31,7 @@ Chars = list[tuple[str, int]]
 
 
 # To add a language, write a module with a `table()` like `de.py`, or, for a script without spaces between a number and
-# what follows, with `runs()` like `zh.py`. Others say plain numbers if num2words has them.
+# what follows, with `runs()` like `zh.py`. Text in others is left to the engine.
 TABLES: dict[str, Callable[[], Table]] = {
     "de": de.table,
     "en": en.table,
@@ -41,16 +41,17 @@ TABLES: dict[str, Callable[[], Table]] = {
     "pt": pt.table,
     "ru": ru.table,
 }
-RUNS: dict[str, Callable[[], Runs]] = {"ja": ja.runs, "ko": ko.runs, "zh": zh.runs}
+RUNS: dict[str, Callable[[], Runs]] = {"ja": ja.runs, "ko": ko.runs, "zh": zh.runs, "cmn": zh.runs}
+_MONTH_FIRST = frozenset(("", "us", "ca", "ph"))  # regions of English that write 12/31/2024
 
 
 @lru_cache(maxsize=64)
 def table_of(language: str) -> Table | None:
-    """The table of a language code; None if num2words lacks the language."""
-    code = language.lower().partition("-")[0]
-    if code in TABLES:
-        return TABLES[code]()
-    return Table(code) if has_numbers(code) else None
+    """The table of a language code, that of Britain for English elsewhere than in America; None if there is none."""
+    code, _, region = language.lower().partition("-")
+    if code == "en":
+        return en.table(day_first=region.partition("-")[0] not in _MONTH_FIRST)
+    return TABLES[code]() if code in TABLES else None
 
 
 @lru_cache(maxsize=8)
@@ -183,16 +184,17 @@ class _InWords:
                 start, core = start - 1, f"({core}"
             after = text[start + len(core) :] + " ".join(("", *texts[count : count + 1]))
             dotted = f"{core}." if after.startswith(".") else core
-            for written in (dotted, core) if _ABBREVIATED.match(after) else (core, dotted):
+            goes_on = _ABBREVIATED.match(after) is not None
+            for written in (dotted, core) if goes_on else (core, dotted):
                 if (said := self._said(written)) is not None:
-                    end = start + len(written if _ABBREVIATED.match(after) else core)
-                    self._replace(count, start, end, said)
+                    pointed = goes_on and (written == dotted or self._table.abbreviated(core))
+                    self._replace(count, start, start + len(dotted if pointed else core), said)
                     return
         self._replace(1, 0, 0, "")
 
     def _said(self, core: str) -> str | None:
-        if 2 < len(core) <= MAX_DIGITS and core.isdecimal() and self._table.labelled(self._recent):
-            return self._table.digits(core)
+        if is_code(core) and self._table.labelled(self._recent):
+            return self._table.grouped(core)
         return self._table.after(self._before).say(core, self._before)
 
     def _replace(self, count: int, start: int, end: int, said: str) -> None:

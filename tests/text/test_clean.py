@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from inspect import getgeneratorlocals
 from itertools import count
 from typing import Any
 
 import pytest
 
+from agent_tts.text import latex
 from agent_tts.text.clean import MAX_TAG, MAX_TARGET, Cleaner
 
 
@@ -196,8 +198,24 @@ CASES = [
     ("a\u200bb\u202ec\0d\ufeffe\x1bf\ud800g", "abcdefg"),
     ("می\u200cخواهم", "می\u200cخواهم"),
     ("3.14, 10:30, 1,000 and 50%", "3.14, 10:30, 1,000 and 50%"),
+    # formulas
+    (r"Add \frac{1}{2} cup, 2\times3 and 5 \times 3", "Add 1 over 2 cup, 2 times 3 and 5 times 3"),
+    (r"So $x^2$ is ($x_1$), $E=mc^2$.", "So x squared is (x 1), E equals mc squared."),
+    (r"\(a \leq b\) and \[ x = \sqrt{2} \] end", "a is at most b and x equals the square root of 2 end"),
+    (r"$$x^2 + 1 = 0$$", "x squared plus 1 equals 0"),
+    (r"$\frac{x^2}{\sqrt{y}}$ and $90^\circ$ $\alpha \to \beta$", "x squared over the square root of y and 90° α, β"),
+    (r"$\text{speed} = \frac{d}{t}$ $x^{n+1}$ $5\%$", "speed equals d over t x to the power of n plus 1 5%"),
+    (r"We get $\int_0^1 x dx$ here, \textbf{bold}", "We get here, bold"),
+    (r"\begin{align} x &= y \\ z \end{align} Next \[ \sum_i x_i \] end", "Next end"),
+    (
+        "$5, $5 and $10, $20,000-$30,000, US$5, $AAPL up, costs $$ or $$$",
+        "$5, $5 and $10, $20,000-$30,000, US$5, $AAPL up, costs $$ or $$$",
+    ),
+    ("a $ b $HOME, $x\n$5 + $3", "a $ b $HOME, $x, $5 + $3"),
+    (r"\frac{1}{2 oops", r"\frac{1}{2 oops"),
+    ("从$x^2$到", "从x squared到"),
     # escapes
-    (r"5 \* 3 \_x\_ \# \[y\] \\ C:\new", r"5 * 3 _x_ # [y] \ C:\new"),
+    (r"5 \* 3 \_x\_ \# \\ C:\new C:\Users\to \foo", r"5 * 3 _x_ # \ C:\new C:\Users\to \foo"),
     ("one\\\ntwo \\", "one, two \\"),
 ]
 
@@ -208,15 +226,16 @@ def test_markup_is_not_spoken() -> None:
 
 
 def test_characters_keep_their_offsets() -> None:
-    """Every character is that of the raw text at its offset, except white space, entities, and commas and points for
-    cells, arrows and line breaks.
+    """Every character is that of the raw text at its offset, except white space, entities, formulas, and commas and
+    points for cells, arrows and line breaks.
     """
     for text, _ in CASES:
         out = passed(text)
         assert [offset for _, offset in out] == sorted(offset for _, offset in out), text
-        assert not [ch for ch, at in out if ch != text[at] and not ch.isspace() and text[at] not in "|&<`\r\n-=→➡⬆⇒"], (
-            text
-        )
+        put_in = "" if re.search(r"\$\S|\\[a-z(]", text) else "|&<`\r\n-=→➡⬆⇒"
+        assert not put_in or not [
+            ch for ch, at in out if ch != text[at] and not ch.isspace() and text[at] not in put_in
+        ]
 
 
 def test_line_breaks_are_kept() -> None:
@@ -268,6 +287,8 @@ def test_a_flush_decides_about_held_text(pieces: tuple[str, ...], spoken: str) -
             "<|" + "x" * 1_000,
             "&" + "a" * 1_000,
             "https://a.b/" + "." * 1_000,
+            *(start + "1 + " * 500 for start in ("$", "$$", "\\(", "\\frac{", "\\begin{a}", "【", "[")),
+            *("\\frac{" * 200, "$1" * 500, "a.B" * 500, "*" + "1" * 1_000, "Ab." + "C" + "c" * 1_000),
         ),
         *(ch * 1_000 for ch in "<*w[|\\!#-`&h]"),
         *(mark * 500 for mark in ("> ", "- ", "<b ", "<a/", "| ", "](", "tth")),
@@ -288,3 +309,30 @@ def test_held_text_is_bounded(text: str) -> None:
 def test_an_unclosed_link_is_skipped_up_to_a_limit() -> None:
     """The text after it is spoken."""
     assert clean("[a](" + "x" * (MAX_TARGET + 10) + " b") == "a" + "x" * 10 + " b"
+
+
+@pytest.mark.parametrize(
+    ("language", "spoken"),
+    [
+        ("de", "1 durch 2 plus x zum Quadrat"),
+        ("fr-ca", "1 sur 2 plus x au carré"),
+        ("zh", "2分之1 加 x的平方"),
+        ("ja", "2分の1 プラス xの二乗"),
+        ("ru", "1 делить на 2 плюс x в квадрате"),
+        ("tr", "1/2 + x²"),
+    ],
+)
+def test_formulas_are_said_in_the_language_of_the_text(language: str, spoken: str) -> None:
+    """In one without words for them, by signs."""
+    out: list[str] = []
+    cleaner = Cleaner(lambda ch, offset: out.append(ch), language)
+    for offset, ch in enumerate(r"$\frac{1}{2} + x^2$ "):
+        cleaner.push(ch, offset)
+    assert "".join(out) == f"{spoken} "
+
+
+def test_every_word_of_formulas_has_its_place() -> None:
+    """All languages have words for all signs, and no word is read as a sign again."""
+    for words in latex._WORDS.values():
+        assert len(words.split("|")) == len(latex._SIGNS)
+        assert not set(words) & set("+-×=<>±≠≈≤≥/*^_\\")

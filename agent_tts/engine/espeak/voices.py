@@ -49,6 +49,7 @@ LIKE = {
 
 # Codes that differ in espeak-ng.
 OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
+OTHER_CODES |= dict.fromkeys(("en-au", "en-ie", "en-in", "en-nz", "en-za"), "en-gb")  # they write the day first, too
 # Regions without a voice of their own, which get the language's.
 REGIONS = (
     *("ar-sa", "cs-cz", "da-dk", "de-at", "de-ch", "de-de", "el-gr", "en-au", "en-ca", "en-ie", "en-in", "en-nz"),

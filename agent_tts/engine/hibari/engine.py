@@ -20,7 +20,18 @@ from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers
 from agent_tts.engine.gain import FULL_SCALE, Leveler, Levels, amplify
-from agent_tts.engine.hibari.phrase import FADE, MAX_CHARS, SEARCH, TAIL, due, ends_clause, ends_sentence, joined
+from agent_tts.engine.hibari.phrase import (
+    CLAUSE_PAUSE,
+    FADE,
+    MAX_BEFORE,
+    MAX_CHARS,
+    SEARCH,
+    TAIL,
+    due,
+    ends_clause,
+    ends_sentence,
+    joined,
+)
 from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
 from agent_tts.engine.hibari.voices import aliases, listed, near
 from agent_tts.engine.slots import Opened
@@ -149,7 +160,8 @@ class Wanted(NamedTuple):
     words: tuple[str, ...]  # those after them
     ipa: tuple[str, ...]  # of each `SOUND` of all these words
     heard: int  # of `words`, the first ones that are heard
-    ends: bool  # the pause behind them is heard, too
+    ends: bool  # they end the sentence: the pause behind them is heard, too
+    pause: int  # otherwise what is heard behind the last of all words, in samples
     speed: float
     pitch: float
     volume: float
@@ -164,7 +176,7 @@ class Wanted(NamedTuple):
         count = len(self.before)
         start = cuts[count - 1] if count else 0
         last = count + self.heard
-        end = len(samples) if self.ends else cuts[last - 1] + (TAIL if last == len(cuts) else 0)
+        end = len(samples) if self.ends else cuts[last - 1] + (self.pause if last == len(cuts) else 0)
         made = joined(self.over, samples, start, min(end, len(samples)))
         skips = skipped(_int16(made), SAMPLE_RATE, None if count else self.keep_ms)
         made = made[skips:]
@@ -212,7 +224,7 @@ class HibariRequest(EspeakRequest):
         # Text up to this offset is espeak-ng's, because hibari fails on it.
         self._fails_before = 0
         # When the audio so far began to play, as far as is known here.
-        self._began = 0.0
+        self._began: float | None = None
 
     def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those whose listeners have the least to hear."""
@@ -230,9 +242,9 @@ class HibariRequest(EspeakRequest):
             if self._words:
                 self._begin(now)
                 break
-            self._forget_sentence()
             if self.feed.ready >= 2 or not self.feed.pending:
                 break
+            self._forget_sentence()
             performed = self._perform(until)
             if performed is None:
                 break
@@ -257,12 +269,7 @@ class HibariRequest(EspeakRequest):
                 for place, part in enumerate(cut, self._words):
                     pending.insert(place, part)
                 continue
-            sounds = (to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(item))
-            is_rest = not (self._words or self._before) and all(map(is_silent, item.text))
-            if is_rest or not _is_english(reader(item.text, code)) or None in sounds:
-                self._closed = True
-                return
-            if self._words and self._chars + len(item.text) > MAX_CHARS:
+            if not self._is_hibaris(item) or (self._words and self._chars + len(item.text) > MAX_CHARS):
                 self._closed = True
                 return
             self._words += 1
@@ -270,6 +277,16 @@ class HibariRequest(EspeakRequest):
             self._closed = ends_sentence(item.text)
             if self._waiting_since is None:
                 self._waiting_since = now
+
+    def _is_hibaris(self, unit: Unit) -> bool:
+        if all(map(is_silent, unit.text)) and not (self._words or self._before):
+            return False  # a pause without a sentence before it
+        sounds = [to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(unit)]
+        if not _is_english(reader(unit.text, self._language.code)) or None in sounds:
+            return False
+        # The dictionary has no word for many symbols, which have names in espeak-ng.
+        has_word = sounds or any(char.isascii() and char.isalnum() for char in unit.text)
+        return bool(has_word or self._voice.phonemes((unit.text,)).text.strip())
 
     def _begin(self, now: float) -> None:
         """Have those words spoken that are due."""
@@ -293,6 +310,7 @@ class HibariRequest(EspeakRequest):
             ipa=tuple(ipa for unit in units for ipa in self.feed.ipa(unit)),
             heard=heard,
             ends=self._closed and heard == len(words) and ends_sentence(words[-1].text),
+            pause=CLAUSE_PAUSE if ends_clause(words[-1].text) else TAIL,
             speed=within("speed", options.speed * prosody.speed),
             pitch=within("pitch", options.pitch * prosody.pitch),
             volume=prosody.volume,
@@ -311,7 +329,8 @@ class HibariRequest(EspeakRequest):
         units = [unit for unit in (self.feed.pending.popleft() for _ in range(wanted.heard)) if isinstance(unit, Unit)]
         self._words -= len(units)
         self._chars -= sum(len(unit.text) for unit in units)
-        self._waiting_since = None
+        now = time.monotonic()
+        self._waiting_since = now if self._words else None
         if (error := speech.exception()) is not None:
             logger.debug("hibari fails on a text ({}): espeak-ng speaks it", type(error).__name__)
             text, offsets = "".join(unit.text for unit in units), sum((unit.offsets for unit in units), ())
@@ -320,14 +339,16 @@ class HibariRequest(EspeakRequest):
             self._forget_sentence()
             return []
         pcm, spans, self._over = speech.result()
-        self._before += units
-        self._join()
+        self._before = [*self._before, *units][-MAX_BEFORE:]
+        if self._fed:
+            self._join()
         first = self.feed.samples
-        now = time.monotonic()
         if self._left_s(now) <= 0:
             self._began = now - first / SAMPLE_RATE
         self.feed.write(pcm)
         self._audible = True
+        if self._closed and not self._words:
+            self._forget_sentence()
 
         def ms(sample: int) -> int:
             return round((first + sample) * 1_000 / SAMPLE_RATE)
@@ -348,4 +369,4 @@ class HibariRequest(EspeakRequest):
 
     def _left_s(self, now: float) -> float:
         """Audio that the listener has still to hear, if it plays without a gap."""
-        return max(0.0, self._began + self.feed.samples / SAMPLE_RATE - now) if self._began else 0.0
+        return 0.0 if self._began is None else max(0.0, self._began + self.feed.samples / SAMPLE_RATE - now)

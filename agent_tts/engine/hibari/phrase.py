@@ -21,11 +21,13 @@ FIRST_WAIT_S = 0.25  # after which it begins with fewer
 FIRST_MOST = 7  # words that are spoken together before anything is heard: 20 ms of a core
 AHEAD_S = 0.6  # audio left to play below which words are spoken, of a sentence that is not complete
 LOW_S = 0.3  # audio left to play below which the last word does not wait for its successor
-MAX_CHARS = 280  # of words that are spoken together: `speech.MAX_PHONEMES` of most texts
+MAX_CHARS = 240  # of the words that wait; with those before them, `speech.MAX_PHONEMES` of most texts
+MAX_BEFORE = 12  # words that were heard and are spoken again, which bounds what a word costs in a long sentence
 
 FADE = round(0.010 * SAMPLE_RATE)  # samples of a cross-fade
 SEARCH = round(0.004 * SAMPLE_RATE)  # samples by which it moves to where both sounds are most alike: a period of 125 Hz
-TAIL = round(0.060 * SAMPLE_RATE)  # samples of the sound of a last word that dies away
+TAIL = round(0.040 * SAMPLE_RATE)  # samples behind a word that is the last one so far
+CLAUSE_PAUSE = round(0.150 * SAMPLE_RATE)  # and behind one that ends a clause: as long as a comma in a whole sentence
 
 _SENTENCE_ENDS = frozenset(".!?…")
 _CLOSERS = "".join(CLOSERS) + " "

@@ -49,7 +49,7 @@ class Sentence(NamedTuple):
 
     samples: NDArray[np.float32]  # float32[n] at 24 kHz, in the range of int16
     words: tuple[tuple[int, int], ...]  # where each word sounds, in samples; an empty range if it has no sound
-    cuts: tuple[int, ...]  # after each word, the place between it and the next; after the last, where its pause begins
+    cuts: tuple[int, ...]  # after each word, the place between it and the next; after the last, the end of its sound
 
 
 class Phonemes(NamedTuple):
@@ -178,11 +178,11 @@ def _sentence(samples: NDArray[np.float32], said: Phonemes, ends: NDArray[np.int
         last = pause_from[number] = int(ends[paused[-1] + 1]) if paused else last
     # The last phoneme's units go on in the silence behind it.
     loud = np.flatnonzero(np.abs(samples) > AUDIBLE_PEAK)
-    if spans and len(loud):
-        spans[-1] = (spans[-1][0], max(spans[-1][0], min(spans[-1][1], int(loud[-1]))))
+    start, end = spans[-1]
+    spans[-1] = start, max(start, min(end, int(loud[-1]) if len(loud) else 0))
     # A space is cut in its middle: the words on both sides sound into it.
     cuts = [(end + max(end, start)) // 2 for end, (start, _) in zip(pause_from, spans[1:], strict=False)]
-    return Sentence(samples, tuple(spans), (*cuts, *pause_from[-1:]))
+    return Sentence(samples, tuple(spans), (*cuts, spans[-1][1]))
 
 
 @lru_cache(maxsize=1)

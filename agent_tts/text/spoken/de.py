@@ -20,6 +20,7 @@ _ORDERED |= dict.fromkeys(words("OG Obergeschoss Mal Kapitel Jahr Quartal Semest
 # After these an ordinal ends in -en, and four digits are a year.
 _DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
 _BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
+_BEFORE_YEAR |= {month.lower() for month in (*MONTHS, *_SHORT)}
 _FEMININE = re.compile(r".*(?:e|ung|heit|keit|ion|tät|schaft|ik|zahl|woche|person|nacht|stadt|frau)", re.IGNORECASE)
 _NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm Euro Tage Monate Jahre Genie Knie See")}
 
@@ -30,7 +31,12 @@ _UNITS = {
     "mg": "Milligramm", "l": "Liter", "L": "Liter", "ml": "Milliliter", "°C": "Grad Celsius", "°F": "Grad Fahrenheit",
     "°": "Grad", "GB": "Gigabyte", "MB": "Megabyte", "TB": "Terabyte", "KB": "Kilobyte", "W": "Watt",
     "kW": "Kilowatt", "MW": "Megawatt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
-    "GHz": "Gigahertz", "dB": "Dezibel", "Mbit/s": "Megabit pro Sekunde",
+    "GHz": "Gigahertz", "dB": "Dezibel", "Mbit/s": "Megabit pro Sekunde", "m³": "Kubikmeter",
+}
+_WORDS = {
+    "z.B.": "zum Beispiel", "d.h.": "das heißt", "usw.": "und so weiter", "bzw.": "beziehungsweise", "Dr.": "Doktor",
+    "Prof.": "Professor", "ca.": "circa", "inkl.": "inklusive", "ggf.": "gegebenenfalls", "Nr.": "Nummer",
+    "=": "gleich", "+": "plus", "vgl.": "vergleiche", "&": "und", "×": "mal", "÷": "geteilt durch",
 }
 # fmt: on
 
@@ -75,6 +81,9 @@ def table(*, dative: bool = False) -> Table:
             usd=dollar,
             gbp=(Noun("Pfund", "Pfund"), Noun("Penny", "Pence")),
             jpy=(Noun("Yen", "Yen"), None),
+            inr=(Noun("Rupie", "Rupien", "f"), None),
+            aud=(Noun("australischer Dollar", "australische Dollar"), cent),
+            cad=(Noun("kanadischer Dollar", "kanadische Dollar"), cent),
         )
         | {"Euro": euro, "Dollar": dollar},  # "2 Mio. Euro"
         hundredths_join=" ",
@@ -85,27 +94,12 @@ def table(*, dative: bool = False) -> Table:
         | {
             "kWh": Noun("Kilowattstunde", "Kilowattstunden", "f"),
             "t": Noun("Tonne", "Tonnen", "f"),
-            **dict.fromkeys(("h", "Std.", "Std"), hour),
-            **dict.fromkeys(("min", "Min.", "Min"), minute),
-            **dict.fromkeys(("s", "Sek.", "Sek"), Noun("Sekunde", "Sekunden", "f")),
+            **dict.fromkeys(("h", "Std"), hour),
+            **dict.fromkeys(("min", "Min"), minute),
+            **dict.fromkeys(("s", "Sek"), Noun("Sekunde", "Sekunden", "f")),
             "ms": Noun("Millisekunde", "Millisekunden", "f"),
         },
-        words={
-            "z.B.": "zum Beispiel",
-            "d.h.": "das heißt",
-            "usw.": "und so weiter",
-            "bzw.": "beziehungsweise",
-            "Dr.": "Doktor",
-            "Prof.": "Professor",
-            "ca.": "circa",
-            "inkl.": "inklusive",
-            "ggf.": "gegebenenfalls",
-            "Nr.": "Nummer",
-            "=": "gleich",
-            "+": "plus",
-            "vgl.": "vergleiche",
-            "&": "und",
-        },
+        words=_WORDS,
         rules=(
             rule(
                 rf"(\d{{1,2}})\.\ ?({any_of([*MONTHS, *_SHORT])})\.?(?:\ (\d{{4}}))?",
@@ -141,7 +135,8 @@ def table(*, dative: bool = False) -> Table:
         number_signs=("Nr.",),
         address_signs=signs("Punkt", "Minus", "Unterstrich", "Schrägstrich", "plus", "ät"),
         phones=r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?",
-        labels=r"(?:\w*nummer|\w*code|pin|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
+        labels=r"(?:\w*nummer|\w*code|pin|tan|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
+        part=lambda each: Noun(f"{each}l".capitalize(), f"{each}l".capitalize()),
         roman_after=frozenset(("kapitel", "band", "teil", "akt")),
         metre=" ",
         agreeing=(r"\d{0,8}(?<!1)1",),
@@ -195,7 +190,7 @@ def _year_alone(match: re.Match[str], before: str) -> str | None:
         return f"{cardinal(int(match[1]), 'de')}er" if match[2] else None
     if match[2]:
         return f"{_year(int(match[1]))}er"
-    return _year(int(match[1])) if before in _BEFORE_YEAR else None
+    return _year(int(match[1])) if before.rstrip(".") in _BEFORE_YEAR else None
 
 
 def _clock(match: re.Match[str], _: str) -> str:

@@ -16,6 +16,7 @@ _YEAR = r"(?:,?\ (?P<year>\d{4}))?"
 # After these, four digits are a year.
 _BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to", "spring"}
 _BEFORE_YEAR |= {"summer", "fall", "autumn", "winter", "q1", "q2", "q3", "q4"}
+_BEFORE_YEAR |= {month.lower() for month in (*MONTHS, *_SHORT)}
 # Those from 1900 on after these, too.
 _BEFORE_RECENT_YEAR = {"and", "or", "the", "early", "late"}
 
@@ -25,6 +26,13 @@ _NUMBERED = frozenset(("war", "chapter", "part", "volume", "section", "act", "ph
 _MONARCHS = {"alexander", "benedict", "catherine", "charles", "edward", "elizabeth", "francis", "frederick", "george"}
 _MONARCHS |= {"gregory", "henry", "innocent", "james", "leo", "louis", "napoleon", "nicholas", "paul", "philip", "pius"}
 _MONARCHS |= {"ramses", "richard", "umberto", "urban", "wilhelm", "william"}
+
+# A number of these is said digit by digit.
+_NUMBERS = (
+    "order|account|card|phone|telephone|tracking|reference|booking|confirmation|reservation|case|ticket|policy|customer"
+    "|membership|member|serial|routing|invoice|claim|passport|patient"
+)
+_SQUARED = (("m", "meter", "meters"), ("km", "kilometer", "kilometers"), ("ft", "foot", "feet"))
 
 _FRACTIONS = fractions("one half", "one third", "two thirds", "one quarter", "three quarters")
 # Words before a decade; behind others "40s" is of seconds.
@@ -44,7 +52,7 @@ _SPELLED = frozenset((
 
 _PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon", "lb": "pound"}
 _PER |= {word: word for word in ["month", "year", "hour", "week", "day", "night", "person", "user", "minute", "item"]}
-_SCALES = {"thousand": "k K", "million": "M mn", "billion": "B bn", "trillion": "T tn"}  # after an amount of money
+_SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillion": "T tn"}  # after an amount of money
 
 # fmt: off
 _UNITS = {
@@ -56,10 +64,17 @@ _UNITS = {
     "Mbps": "megabit per second", "Gbps": "gigabit per second", "W": "watt", "kW": "kilowatt", "MW": "megawatt",
     "V": "volt", "dB": "decibel", "px": "pixel", "°": "degree", "°C": "degree Celsius", "°F": "degree Fahrenheit",
 }
+_WORDS = {
+    "Dr.": "Doctor", "Mr.": "Mister", "Mrs.": "Missus", "Prof.": "Professor", "vs.": "versus", "e.g.": "for example",
+    "i.e.": "that is", "approx.": "approximately", "=": "equals", "+": "plus", "&": "and", "@": "at", "×": "times",
+    "÷": "divided by",
+}
 # fmt: on
 
 
-def table() -> Table:
+def table(*, day_first: bool = False) -> Table:
+    day, month = (r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])")
+    first, second = (day, month) if day_first else (month, day)
     return Table(
         "en",
         percent=Noun("percent", "percent"),
@@ -69,6 +84,8 @@ def table() -> Table:
             gbp=(Noun("pound", "pounds"), Noun("penny", "pence")),
             jpy=(Noun("yen", "yen"), None),
             inr=(Noun("rupee", "rupees"), Noun("paisa", "paise")),
+            aud=(Noun("Australian dollar", "Australian dollars"), Noun("cent", "cents")),
+            cad=(Noun("Canadian dollar", "Canadian dollars"), Noun("cent", "cents")),
         ),
         hundredths_join=" and ",
         scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")}
@@ -76,29 +93,21 @@ def table() -> Table:
         units=regular(_UNITS)
         | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
         | {"kWh": Noun("kilowatt hour", "kilowatt hours"), "mAh": Noun("milliamp hour", "milliamp hours")}
-        | {"ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")},
-        words={
-            "Dr.": "Doctor",
-            "Mr.": "Mister",
-            "Mrs.": "Missus",
-            "Prof.": "Professor",
-            "vs.": "versus",
-            "e.g.": "for example",
-            "i.e.": "that is",
-            "approx.": "approximately",
-            "=": "equals",
-            "+": "plus",
-            "&": "and",
-            "@": "at",
-        },
+        | {"ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")}
+        | {f"{unit}²": Noun(f"square {noun}", f"square {nouns}") for unit, noun, nouns in _SQUARED}
+        | {"m³": Noun("cubic meter", "cubic meters"), "h": Noun("hour", "hours")},
+        words=_WORDS,
         rules=(
             rule(r"(?P<year>\d{4})-(?P<month>0\d|1[0-2])-(?P<day>[0-2]\d|3[01])", _date),
-            rule(r"(?P<month>0?[1-9]|1[0-2])/(?P<day>0?[1-9]|[12]\d|3[01])/(?P<year>\d{4}|\d\d)", _date),
-            rule(r"(?P<month>0?[1-9]|1[0-2])/(?P<day>0?[1-9]|[12]\d|3[01])", _date_on),
+            *(
+                rule(rf"{one}(?P<separator>[/-]){other}(?P=separator)(?P<year>\d{{4}}|(?<=/)\d\d)", _date)
+                for one, other in ((first, second), (second, first))
+            ),
+            rule(rf"{first}/{second}", _date_on),
             rule(rf"{_MONTH}\.?\ {_DAY}(?:[-–](?P<last>[1-9]|[12]\d|3[01]))?{_YEAR}", _date),
             rule(rf"{_DAY}\ {_MONTH}\.?{_YEAR}", _date),
-            rule(r"([01]?\d|2[0-4])(?::([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
-            rule(r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?", _clock_24),
+            rule(r"([01]?\d|2[0-4])(?:[:.]([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
+            rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock_24),
             rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
             rule(r"([IVX]{2,6}|V)(['’]s)?", _monarch),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
@@ -122,7 +131,10 @@ def table() -> Table:
         address_signs=signs("dot", "dash", "underscore", "slash", "plus", "at")
         | {":": "colon", "~": "tilde", "?": "question mark", "=": "equals", "&": "and", "#": "hash", "%": "percent"},
         phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
-        labels=r"(?:code|pin|passcode|extension)(?: is)?|(?:number|zip) is|end(?:s|ing) in|digits(?: are)?|dial",
+        labels=rf"(?:code|pin|passcode|extension|otp|(?:{_NUMBERS}) (?:number|no\.|id))(?: is| was)?"
+        r"|(?:number|zip|id) is|end(?:s|ing) (?:in|with)|digits(?: are)?|dial",
+        ago="ago",
+        part=lambda each: Noun(each, f"{each}s"),
         roman_after=_NUMBERED,
         months=(*MONTHS, *_SHORT),
         dotted=frozenset(("a.m.", "p.m.")),
@@ -172,7 +184,7 @@ def _pairs(number: int) -> str:
 def _year_alone(match: re.Match[str], before: str) -> str | None:
     written, plural = match.groups()
     recent = written >= "1900" and (before in _BEFORE_RECENT_YEAR or re.fullmatch(r"(?:19|20)\d\d,", before))
-    if not "1100" <= written < "2100" or not (plural or recent or before in _BEFORE_YEAR):
+    if not "1100" <= written < "2100" or not (plural or recent or before.rstrip(".,") in _BEFORE_YEAR):
         return None
     if not plural:
         return _year(written)
@@ -186,9 +198,7 @@ def _clock(match: re.Match[str], _: str) -> str | None:
 
 
 def _clock_24(match: re.Match[str], _: str) -> str:
-    hour, minutes, seconds = match.groups()
-    if seconds is not None:
-        return f"{_number(hour)} {_minutes(minutes)} and {_number(seconds)} seconds"
+    hour, minutes = match.groups()
     if minutes != "00":
         return f"{_number(hour)} {_minutes(minutes)}"
     return f"{_number(hour)} o'clock" if 0 < int(hour) <= 12 else f"{_number(hour)} hundred"

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    Romance,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    regular,
-    signs,
-    words,
-)
+from agent_tts.text.spoken.shared import Romance, fractions, invariable, money, numeric_dates, regular, signs, words
 from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
@@ -29,7 +20,15 @@ _UNITS = {
     "mm": "milímetro", "kg": "kilo", "g": "gramo", "mg": "miligramo", "l": "litro", "L": "litro", "ml": "mililitro",
     "°C": "grado Celsius", "°F": "grado Fahrenheit", "°": "grado", "min": "minuto", "s": "segundo", "seg": "segundo",
     "kWh": "kilovatio hora", "W": "vatio", "kW": "kilovatio", "V": "voltio", "dB": "decibelio",
-    "Mbps": "megabit por segundo", "h": "hora",
+    "Mbps": "megabit por segundo",
+}
+_WORDS = {
+    "Sr.": "señor", "Sra.": "señora", "Srta.": "señorita", "Dr.": "doctor", "Dra.": "doctora", "&": "y",
+    "=": "igual a", "+": "más", "etc.": "etcétera", "Ud.": "usted", "Uds.": "ustedes", "aprox.": "aproximadamente",
+    "×": "por", "÷": "dividido por",
+}
+_PER = {
+    "mes": "al mes", "año": "al año", "día": "al día", "hora": "por hora", "h": "por hora", "noche": "por noche",
 }
 # fmt: on
 
@@ -58,28 +57,19 @@ def table() -> Table:
             usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
             gbp=(Noun("libra", "libras", "f"), Noun("penique", "peniques")),
             jpy=(Noun("yen", "yenes"), None),
+            inr=(Noun("rupia", "rupias", "f"), None),
+            aud=(Noun("dólar australiano", "dólares australianos"), Noun("centavo", "centavos")),
+            cad=(Noun("dólar canadiense", "dólares canadienses"), Noun("centavo", "centavos")),
         ),
         hundredths_join=" con ",
         scales={word: Noun(word, word) for word in ("millón", "millones")},
         units=regular(_UNITS)
-        | regular({"t": "tonelada"}, "f")
+        | regular({"t": "tonelada", "h": "hora"}, "f")
+        | {"m³": Noun("metro cúbico", "metros cúbicos")}
         | {"m²": Noun("metro cuadrado", "metros cuadrados"), "km²": Noun("kilómetro cuadrado", "kilómetros cuadrados")}
         | invariable({"Hz": "hercios", "kHz": "kilohercios", "MHz": "megahercios", "GHz": "gigahercios"})
         | invariable({"KB": "kilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
-        words={
-            "Sr.": "señor",
-            "Sra.": "señora",
-            "Srta.": "señorita",
-            "Dr.": "doctor",
-            "Dra.": "doctora",
-            "&": "y",
-            "=": "igual a",
-            "+": "más",
-            "etc.": "etcétera",
-            "Ud.": "usted",
-            "Uds.": "ustedes",
-            "aprox.": "aproximadamente",
-        },
+        words=_WORDS,
         rules=(
             *numeric_dates("/-.", _date, "el del al día"),
             rule(r"(0?[1-9]|1[0-2])(?::([0-5]\d))?\ ?([ap])\.?(?:\ ?m\.?)", _clock_12),
@@ -90,14 +80,7 @@ def table() -> Table:
         plus="más",
         start="de",
         starts=frozenset(("de", "del", "desde", "entre", "páginas", "capítulos")),
-        per={
-            "mes": "al mes",
-            "año": "al año",
-            "día": "al día",
-            "hora": "por hora",
-            "h": "por hora",
-            "noche": "por noche",
-        },
+        per=_PER,
         fractions=fractions("un medio", "un tercio", "dos tercios", "un cuarto", "tres cuartos")
         | {"24/7": "veinticuatro siete"},
         mixed=fractions("y medio", "y un tercio", "y dos tercios", "y cuarto", "y tres cuartos"),
@@ -105,7 +88,11 @@ def table() -> Table:
         number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
         address_signs=signs("punto", "guion", "guion bajo", "barra", "más", "arroba"),
         phones=r"[6-9]\d\d\ \d{3}\ \d{3}(?<!000) | 9\d\ \d{3}\ \d\d\ \d\d | [6-9]\d\d\ \d\d\ \d\d\ \d\d",
-        labels=r"código(?: postal)?(?: es| es el)?|pedido(?: es| es el)?|referencia|terminada en|termina en",
+        clock_after=frozenset(("las", "la")),
+        ago="atrás",
+        part=lambda each: Noun(each, f"{each}s"),
+        labels=r"(?:código(?: postal| de \w+)?|otp|pin|número de (?:cuenta|tarjeta|teléfono|reserva|cliente)|pedido)"
+        r"(?: es| es el)?|referencia|terminada en|termina en",
         roman_after=frozenset(("siglo", "capítulo", "tomo")),
         metre=" ",
         feminine=_FEMININE,

@@ -24,6 +24,10 @@ _UNITS = {
     "ko": "kilooctet", "To": "téraoctet", "dB": "décibel", "Mbit/s": "mégabit par seconde",
     "Mb/s": "mégabit par seconde",
 }
+_WORDS = {
+    "M.": "Monsieur", "Mme": "Madame", "Mlle": "Mademoiselle", "Dr": "Docteur", "&": "et", "=": "égale", "+": "plus",
+    "etc.": "et cetera", "×": "fois", "÷": "divisé par",
+}
 # fmt: on
 
 _ALWAYS = {"24h/24": "vingt-quatre heures sur vingt-quatre", "7j/7": "sept jours sur sept"}
@@ -62,6 +66,9 @@ def table() -> Table:
             usd=(Noun("dollar", "dollars"), Noun("cent", "cents")),
             gbp=(Noun("livre", "livres", "f"), Noun("penny", "pence")),
             jpy=(Noun("yen", "yens"), None),
+            inr=(Noun("roupie", "roupies", "f"), None),
+            aud=(Noun("dollar australien", "dollars australiens"), Noun("cent", "cents")),
+            cad=(Noun("dollar canadien", "dollars canadiens"), Noun("cent", "cents")),
         ),
         hundredths_join=" ",
         scales={
@@ -70,21 +77,11 @@ def table() -> Table:
             "Md": Noun("milliard", "milliards"),
         },
         units=regular(_UNITS)
-        | regular(
-            {"min": "minute", "min.": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, "f"
-        )
+        | regular({"min": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, "f")
+        | {"m³": Noun("mètre cube", "mètres cubes")}
         | {"m²": Noun("mètre carré", "mètres carrés"), "km²": Noun("kilomètre carré", "kilomètres carrés")}
         | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "mégahertz", "GHz": "gigahertz"}),
-        words={
-            "M.": "Monsieur",
-            "Mme": "Madame",
-            "Mlle": "Mademoiselle",
-            "Dr": "Docteur",
-            "&": "et",
-            "=": "égale",
-            "+": "plus",
-            "etc.": "et cetera",
-        },
+        words=_WORDS,
         rules=(
             rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
             *numeric_dates("/.-", _date, "le du au dès"),
@@ -102,7 +99,9 @@ def table() -> Table:
         number_signs=("n°", "N°", "nº", "Nº"),
         address_signs=signs("point", "tiret", "tiret bas", "slash", "plus", "arobase"),
         phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
-        labels=r"code(?: est| est le)?|commande(?: est| est le)?|client(?: est| est le)?|dossier|référence",
+        part=lambda each: Noun(each, f"{each}s"),
+        labels=r"(?:code|otp|numéro de (?:commande|compte|carte|téléphone|suivi|client|dossier)|commande|client)"
+        r"(?: est| est le)?|dossier|référence",
         roman_after=frozenset(("chapitre", "tome", "acte", "partie", *_MONARCHS)),
         metre=" ",
         agreeing=(r"\d{0,8}(?<!1)1",),

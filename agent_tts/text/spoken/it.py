@@ -53,6 +53,9 @@ def table() -> Table:
             usd=(Noun("dollaro", "dollari"), Noun("centesimo", "centesimi")),
             gbp=(Noun("sterlina", "sterline", "f"), Noun("penny", "pence")),
             jpy=(Noun("yen", "yen"), None),
+            inr=(Noun("rupia", "rupie", "f"), None),
+            aud=(Noun("dollaro australiano", "dollari australiani"), Noun("centesimo", "centesimi")),
+            cad=(Noun("dollaro canadese", "dollari canadesi"), Noun("centesimo", "centesimi")),
         ),
         hundredths_join=" e ",
         scales={
@@ -67,6 +70,7 @@ def table() -> Table:
             "m/s": Noun("metro al secondo", "metri al secondo"),
             "m²": Noun("metro quadrato", "metri quadrati"),
             "km²": Noun("chilometro quadrato", "chilometri quadrati"),
+            "m³": Noun("metro cubo", "metri cubi"),
             "°C": Noun("grado Celsius", "gradi Celsius"),
             "°F": Noun("grado Fahrenheit", "gradi Fahrenheit"),
             "°": Noun("grado", "gradi"),
@@ -74,16 +78,12 @@ def table() -> Table:
             "h": Noun("ora", "ore", "f"),
         },
         words={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera", "&": "e"}
-        | {"Sig.ra": "signora", "Dott.ssa": "dottoressa", "=": "uguale", "+": "più"},
+        | {"Sig.ra": "signora", "Dott.ssa": "dottoressa", "=": "uguale", "+": "più", "×": "per", "÷": "diviso"},
         rules=(
             *numeric_dates("/.-", _date, "il del al dal"),
             rule(rf"1°?\ ({any_of(MONTHS)})", lambda match, before: f"primo {match[1]}"),
             rule(r"([IVX]+)\ (secolo)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", lambda match, _: _clock(match)),
-            rule(
-                r"([01]?\d|2[0-4])\.([0-5]\d)",
-                lambda match, before: _clock(match) if before in ("ore", "alle", "dalle", "all'") else None,
-            ),
             rule(r"(\d{1,3})(º|°|ª)", _ordinal),
         ),
         plus="più",
@@ -97,7 +97,11 @@ def table() -> Table:
         number_signs=("n.", "N.", "n°", "N°", "nº", "Nº"),
         address_signs=signs("punto", "trattino", "trattino basso", "barra", "più", "chiocciola"),
         phones=r"0\d{1,3}[\ /-]\d{3,8}(?:\ \d{3,4})? | (?:3\d\d|80\d)[\ .-]\d{3}[\ .-]?\d{3,4}",
-        labels=r"codice(?: è| è il)?|ordine(?: è| è il)?|pratica|cliente(?: è| è il)?|cap(?: è)?",
+        clock_after=frozenset(("ore", "alle", "dalle", "all'")),
+        ago="fa",
+        part=lambda each: Noun(each, f"{each[:-1]}i"),
+        labels=r"(?:codice(?: di \w+)?|otp|pin|numero (?:di |d')?(?:conto|carta|telefono|prenotazione)|ordine|cliente)"
+        r"(?: è| è il)?|pratica|cap(?: è)?",
         roman_after=frozenset(("capitolo", "secolo", "tomo")),
         metre=" e ",
         feminine=_FEMININE,

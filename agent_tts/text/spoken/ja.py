@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, Numerals, Runs, full_date, month_and_day
+from agent_tts.text.spoken.runs import CLOCK, END, SIGNED, Numerals, Runs, full_date, month_and_day
 from agent_tts.text.spoken.table import cardinal, rule
 
 _UNITS = {
@@ -27,9 +27,11 @@ _SAID = Numerals(
     score="対",
     over="分の",
     comma="、",
-    money={"¥": "円", "$": "ドル", "€": "ユーロ", "£": "ポンド", "₩": "ウォン"},
+    operators={"+": "足す", "-": "引く", "×": "掛ける", "÷": "割る", "=": "は"},
+    money={"¥": "円", "$": "ドル", "€": "ユーロ", "£": "ポンド", "₩": "ウォン", "₹": "ルピー", "¢": "セント"},
     units=_UNITS,
     scales="千|万|億|兆",
+    counters="[円人個名件台本枚回歳年点票株]|ポイント|ドル|ユーロ",
     labels=tuple(noun + after for noun in ("番号", "コード") for after in ("", "は", "：", ":")),
 )
 
@@ -38,10 +40,13 @@ def runs() -> Runs:
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
         _SAID.international(),
+        _SAID.account(),
         _SAID.national(rf"0\d{{1,4}}-\d{{1,4}}-\d{{3,4}}{END}|0\d{{9,10}}{END}|\d{{3}}-\d{{4}}{END}"),
         full_date(
             r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", lambda year, *day: f"{_SAID.number(year)}年{_month_and_day(*day)}"
         ),
+        _SAID.grouped(),
+        _SAID.equation(),
         _SAID.spans(clock, CLOCK),
         clock,
         month_and_day(_month_and_day),
@@ -49,14 +54,14 @@ def runs() -> Runs:
         _SAID.amounts(),
         _SAID.scaled_range(),
         _SAID.amount(),
-        rule(rf"([-−]?{NUMBER})\ ?%", lambda match, _: f"{_SAID.number(match[1])}パーセント"),
+        rule(rf"({SIGNED})\ ?%", lambda match, _: f"{_SAID.number(match[1])}パーセント"),
         _SAID.fraction(),
         _SAID.range(),
         _SAID.measure(),
         _SAID.version(),
         _SAID.plain(),
     )
-    return Runs(rules, frozenset(f"{_SAID.scales}分秒月日時") - {"|"})
+    return Runs(rules, frozenset(f"{_SAID.scales}{_SAID.counters}分秒月日時") - set("|[]"))
 
 
 def _month_and_day(month: int, day: int) -> str:
@@ -66,6 +71,6 @@ def _month_and_day(month: int, day: int) -> str:
 def _clock(match: re.Match[str], _: str) -> str:
     hour, minutes, seconds = (int(part or 0) for part in match.groups())
     said = f"{_SAID.cardinal(hour)}時"
-    if minutes or match[3]:
+    if minutes or seconds:
         said += f"{_SAID.cardinal(minutes)}分"
-    return said + (f"{_SAID.cardinal(seconds)}秒" if match[3] else "")
+    return said + (f"{_SAID.cardinal(seconds)}秒" if seconds else "")

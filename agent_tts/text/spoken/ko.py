@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from agent_tts.text.spoken.runs import CLOCK, END, Numerals, Runs, full_date, month_and_day
-from agent_tts.text.spoken.table import any_of, cardinal, rule
+from agent_tts.text.spoken.table import SpokenRule, any_of, cardinal, rule
 
 # A native number stands before these, up to 99.
 _COUNTERS = (
@@ -33,6 +33,12 @@ class _Korean(Numerals):
     def decimals(self, written: str) -> str:
         return self.digits(written).replace("공", "영")
 
+    def equation(self) -> SpokenRule:
+        found = super().equation()
+        say = found.say
+        ending = "(?<=[일삼육칠팔영공십백천만억])는 "
+        return SpokenRule(found.pattern, lambda match, before: re.sub(ending, "은 ", say(match, before) or ""))
+
 
 _SAID = _Korean(
     names=("공", "일", "이", "삼", "사", "오", "육", "칠", "팔", "구"),
@@ -44,10 +50,12 @@ _SAID = _Korean(
     score=" 대 ",
     over="분의 ",
     comma=", ",
-    money={"₩": "원", "$": "달러", "€": "유로", "£": "파운드", "¥": "엔"},
+    operators={"+": " 더하기 ", "-": " 빼기 ", "×": " 곱하기 ", "÷": " 나누기 ", "=": "는 "},
+    money={"₩": "원", "$": "달러", "€": "유로", "£": "파운드", "¥": "엔", "₹": "루피", "¢": "센트"},
     units=_UNITS,
     scales="천만|백만|십만|천|백|만|억|조",
-    labels=tuple(noun + after for noun in ("번호", "코드") for after in ("", "는", "：", ":", " ", "는 ")),
+    labels=tuple(noun + after for noun in ("번호", "코드") for after in ("", "는", "가", "：", ":")),
+    counters="[원명개건대점표주]|달러|유로|포인트",
     gap=" ",
 )
 
@@ -62,11 +70,14 @@ def runs() -> Runs:
     clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", _clock)
     rules = (
         _SAID.international(),
+        _SAID.account(),
         _SAID.national(rf"0\d{{1,2}}-\d{{3,4}}-\d{{4}}{END}|01\d{{8,9}}{END}|1[5-8]\d\d-\d{{4}}{END}"),
         full_date(
             r"(\d{4})([-/.])\ ?(\d{1,2})\2\ ?(\d{1,2})\.?",
             lambda year, *day: f"{cardinal(int(year), 'ko')}년 {_month_and_day(*day)}",
         ),
+        _SAID.grouped(),
+        _SAID.equation(),
         _SAID.spans(clock, CLOCK),
         clock,
         month_and_day(_month_and_day),
@@ -89,8 +100,10 @@ def runs() -> Runs:
         _SAID.version(),
         _SAID.plain(),
     )
-    inside = "".join((_COUNTERS, _OTHERS, _SAID.scales, _NUMBERED, "년월일시분초원에까부쯤경반이을으로나"))
-    return Runs(rules, frozenset(inside) - {"|"}, "번대")
+    inside = "".join(
+        (_COUNTERS, _OTHERS, _SAID.scales, _SAID.counters, _NUMBERED, "년월일시분초원에까부쯤경반이을으로나")
+    )
+    return Runs(rules, frozenset(inside) - set("|[]"), "번대")
 
 
 def _month(number: int) -> str:
@@ -128,8 +141,8 @@ def _range_counted(match: re.Match[str], _: str) -> str | None:
 
 
 def _clock(match: re.Match[str], before: str) -> str:
-    minutes, seconds = int(match[2]), match[3]
+    minutes, seconds = int(match[2]), int(match[3] or 0)
     said = _hour(match, before)
     if minutes or seconds:
         said += f" {cardinal(minutes, 'ko')} 분"
-    return said + (f" {cardinal(int(seconds), 'ko')} 초" if seconds else "")
+    return said + (f" {cardinal(seconds, 'ko')} 초" if seconds else "")

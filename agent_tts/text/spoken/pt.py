@@ -34,6 +34,13 @@ _UNITS = {
     "kWh": "quilowatt hora", "W": "watt", "kW": "quilowatt", "V": "volt", "dB": "decibel",
     "Mbps": "megabit por segundo",
 }
+_WORDS = {
+    "Sr.": "senhor", "Sra.": "senhora", "Dr.": "doutor", "Dra.": "doutora", "etc.": "etcétera", "&": "e",
+    "=": "igual a", "+": "mais", "×": "vezes", "÷": "dividido por",
+}
+_PER = {
+    "mês": "por mês", "ano": "por ano", "dia": "por dia", "hora": "por hora", "h": "por hora", "noite": "por noite",
+}
 # fmt: on
 
 
@@ -60,28 +67,23 @@ def table() -> Table:
             usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
             gbp=(Noun("libra", "libras", "f"), Noun("penny", "pence")),
             jpy=(Noun("iene", "ienes"), None),
+            inr=(Noun("rupia", "rupias", "f"), None),
+            aud=(Noun("dólar australiano", "dólares australianos"), Noun("centavo", "centavos")),
+            cad=(Noun("dólar canadense", "dólares canadenses"), Noun("centavo", "centavos")),
         ),
         hundredths_join=" e ",
         scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões")}
         | {"mi": Noun("milhão", "milhões"), "bi": Noun("bilhão", "bilhões")},
         units=regular(_UNITS, plural=lambda one: "decibéis" if one == "decibel" else with_s(one))
-        | regular({"t": "tonelada"}, "f")
+        | regular({"t": "tonelada", "h": "hora"}, "f")
         | {
             "m²": Noun("metro quadrado", "metros quadrados"),
+            "m³": Noun("metro cúbico", "metros cúbicos"),
             "km²": Noun("quilômetro quadrado", "quilômetros quadrados"),
         }
         | invariable({"Hz": "hertz", "kHz": "quilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
         | invariable({"KB": "quilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
-        words={
-            "Sr.": "senhor",
-            "Sra.": "senhora",
-            "Dr.": "doutor",
-            "Dra.": "doutora",
-            "etc.": "etcétera",
-            "&": "e",
-            "=": "igual a",
-            "+": "mais",
-        },
+        words=_WORDS,
         rules=(
             *numeric_dates("/-.", _date, "dia em no até"),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primeiro de {match[1]}"),
@@ -91,14 +93,7 @@ def table() -> Table:
         plus="mais",
         start="de",
         starts=frozenset(("de", "das", "do", "desde", "entre", "páginas", "capítulos")),
-        per={
-            "mês": "por mês",
-            "ano": "por ano",
-            "dia": "por dia",
-            "hora": "por hora",
-            "h": "por hora",
-            "noite": "por noite",
-        },
+        per=_PER,
         fractions=fractions("meio", "um terço", "dois terços", "um quarto", "três quartos")
         | {"24/7": "vinte e quatro por sete"},
         mixed=fractions("e meio", "e um terço", "e dois terços", "e um quarto", "e três quartos"),
@@ -107,7 +102,11 @@ def table() -> Table:
         address_signs=signs("ponto", "hífen", "underline", "barra", "mais", "arroba"),
         phones=r"\(\d\d\)\ ?9?\d{4}-?\d{4} | 0800\ \d{3}\ \d{4} | 9?\d{4}-\d{4}"
         r"| \d{5}-\d{3} | \d{3}\.\d{3}\.\d{3}-\d\d",  # a CEP, a CPF
-        labels=r"código(?: é| é o)?|pedido(?: é| é o)?|protocolo(?: é| é o)?|cep(?: é)?|senha(?: é)?|final",
+        clock_after=frozenset(("às", "as", "das")),
+        ago="atrás",
+        part=lambda each: Noun(each, f"{each}s"),
+        labels=r"(?:código(?: de \w+)?|otp|pin|número d[oae] (?:conta|cartão|telefone|reserva|cliente)|pedido)"
+        r"(?: é| é o)?|(?:protocolo|cep|senha)(?: é)?|final",
         roman_after=frozenset(("século", "capítulo", "tomo")),
         metre=" e ",
         feminine=_FEMININE,

@@ -12,6 +12,9 @@ from agent_tts.text.spoken.shared import fractions, money, numeric_dates, signs,
 from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, roman, rule
 
 MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
+# In the nominative and after "в".
+_NAMES = words("январь февраль март апрель май июнь июль август сентябрь октябрь ноябрь декабрь")
+_NAMES += [f"{month[:-1]}е" for month in MONTHS]
 _ONE = {"f": "одна", "n": "одно"}
 # The endings of an ordinal by what is written after it: 5-й, 5-го, 5-я.
 _ENDINGS = {"й": "", "ый": "", "ой": "", "го": "ого", "ого": "ого", "му": "ому", "м": "ом", "ом": "ом", "я": "ая"}
@@ -28,6 +31,15 @@ _BEFORE_GENITIVE = {*words("с со до после около от из кон�
 _GENITIVE = {*words("до от из около после без для более менее больше меньше свыше порядка")}
 _TENTHS = ("десят", "сот", "тысячн")
 _NOT_FEMININE = {*words("мужчины дедушки дяди папы судьи юноши")}
+
+
+# fmt: off
+_WORDS = {
+    "т.е.": "то есть", "т.д.": "так далее", "т.п.": "тому подобное", "т.к.": "так как", "др.": "другие",
+    "ул.": "улица", "кв.": "квартира", "д.": "дом", "&": "и", "=": "равно", "+": "плюс", "×": "умножить на",
+    "÷": "разделить на",
+}
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,9 @@ def table(*, genitive: bool = False) -> Table:
             eur=(Noun("евро", "евро", "m", "евро"), Noun("цент", "центов", "m", "цента")),
             gbp=(Noun("фунт", "фунтов", "m", "фунта"), Noun("пенс", "пенсов", "m", "пенса")),
             jpy=(Noun("иена", "иен", "f", "иены"), None),
+            inr=(Noun("рупия", "рупий", "f", "рупии"), None),
+            aud=(Noun("австралийский доллар", "австралийских долларов", "m", "австралийских доллара"), None),
+            cad=(Noun("канадский доллар", "канадских долларов", "m", "канадских доллара"), None),
         ),
         hundredths_join=" ",
         scales={
@@ -106,23 +121,12 @@ def table(*, genitive: bool = False) -> Table:
         | dict.fromkeys(("млрд", "млрд."), Noun("миллиард", "миллиардов", "m", "миллиарда"))
         | dict.fromkeys(("тыс.", "тыс"), Noun("тысяча", "тысяч", "f", "тысячи")),
         units=_units(),
-        words={
-            "т.е.": "то есть",
-            "т.д.": "так далее",
-            "т.п.": "тому подобное",
-            "т.к.": "так как",
-            "др.": "другие",
-            "ул.": "улица",
-            "кв.": "квартира",
-            "д.": "дом",
-            "&": "и",
-            "=": "равно",
-            "+": "плюс",
-        },
+        words=_WORDS,
         rules=(
             *numeric_dates("./-", _date, "до от с по на"),
             rule(rf"(\d{{1,2}})\ ({any_of(MONTHS)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", _day),
             rule(r"(\d{4})(?:\ ?[-–]\ ?(\d{4}))?\ (год|года|году|годом|г\.|г)", _year),
+            rule(rf"({any_of(_NAMES)})\ (\d{{4}})", _year_of_month),
             rule(r"(XX|X?(?:IX|IV|V?I{0,3})|XXI)\ (век|века|веке|веком)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock),
             rule(rf"(\d{{1,4}})-({any_of(_ENDINGS)})", lambda match, _: _ordered(int(match[1]), match[2])),
@@ -138,13 +142,15 @@ def table(*, genitive: bool = False) -> Table:
         number_signs=("№", "N"),
         address_signs=signs("точка", "дефис", "нижнее подчёркивание", "слэш", "плюс", "собака"),
         phones=r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d",
-        labels=r"код|пин|заказа?|номер|индекс|договора",
+        clock_after=frozenset(("в", "до", "к", "с")),
+        part=lambda each: Noun(f"{each[:-2]}ая", f"{each[:-2]}ых", "f", f"{each[:-2]}ых"),
+        labels=r"код(?: подтверждения)?|пин|заказа?|номер|индекс|договора",
         roman_after=frozenset(("глава", "том", "часть")),
         metre=" ",
         agreeing=(r"\d{0,8}(?<!1)[12]",),
         dotted=frozenset(("г.", "гг.")),
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
-        months=tuple(MONTHS),
+        months=(*MONTHS, *_NAMES),
     )
 
 
@@ -156,7 +162,7 @@ def _units() -> dict[str, Noun]:
         "ватт": {"": "Вт W", "кило": "кВт kW", "мега": "МВт"},
         "байт": {"кило": "КБ KB", "мега": "МБ MB", "гига": "ГБ GB", "тера": "ТБ TB"},
         "герц": {"": "Гц Hz", "кило": "кГц kHz", "мега": "МГц MHz", "гига": "ГГц GHz"},
-        "час": {"": "ч ч."},
+        "час": {"": "ч"},
         "градус": {"": "°"},
     }
     same = ("ватт", "байт", "герц")  # after five, too
@@ -169,10 +175,18 @@ def _units() -> dict[str, Noun]:
     for sign, unit, after in (("км/ч", "км", "в час"), ("м/с", "м", "в секунду"), ("°C", "°", "Цельсия")):
         noun = found[unit]
         found[sign] = Noun(f"{noun.one} {after}", f"{noun.many} {after}", "m", f"{noun.few} {after}")
+    for sign, unit, single, many in (
+        ("м²", "м", "квадратный", "квадратных"),
+        ("км²", "км", "квадратный", "квадратных"),
+        ("м³", "м", "кубический", "кубических"),
+    ):
+        noun = found[unit]
+        found[sign] = Noun(f"{single} {noun.one}", f"{many} {noun.many}", "m", f"{many} {noun.few}")
+    found["h"] = found["ч"]
     found |= {"т": Noun("тонна", "тонн", "f", "тонны")}
-    found |= dict.fromkeys(("мин", "мин.", "min"), Noun("минута", "минут", "f", "минуты"))
-    found |= dict.fromkeys(("с", "сек", "сек.", "s"), Noun("секунда", "секунд", "f", "секунды"))
-    return found | dict.fromkeys(("чел", "чел."), Noun("человек", "человек", "m", "человека"))
+    found |= dict.fromkeys(("мин", "min"), Noun("минута", "минут", "f", "минуты"))
+    found |= dict.fromkeys(("с", "сек", "s"), Noun("секунда", "секунд", "f", "секунды"))
+    return found | {"чел": Noun("человек", "человек", "m", "человека")}
 
 
 def declined(number: int, ending: str) -> str:
@@ -203,6 +217,10 @@ def _year(match: re.Match[str], before: str) -> str:
     if match[2]:
         return f"{declined(int(match[1]), '')} {declined(int(match[2]), '')} {word}"
     return f"{declined(int(match[1]), _YEAR_WORDS[word])} {word}"
+
+
+def _year_of_month(match: re.Match[str], _: str) -> str:
+    return f"{match[1]} {declined(int(match[2]), 'ого')} года"
 
 
 def _ordered(number: int, written: str) -> str:

@@ -6,17 +6,30 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import SpokenRule, any_of, is_spelled, rule
+from agent_tts.text.spoken.table import (
+    GROUPS,
+    IBAN,
+    MAX_PLAIN,
+    MIN_DIALLED,
+    OPERATORS,
+    SpokenRule,
+    any_of,
+    are_groups,
+    is_code,
+    is_spelled,
+    rule,
+)
 
 MAX_RUN = 80  # characters that are looked at together
 
-SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩²³")
-STARTS = frozenset("0123456789-−+$€£¥₩")  # of a run
+SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩₹¢²³=×÷*()")
+STARTS = frozenset("0123456789-−+$€£¥₩₹(")  # of a run
 
 # Full-width forms are read as their narrow ones.
 _NARROW = {0xFF01 + place: 0x21 + place for place in range(94)} | {ord("￥"): "¥", ord("￦"): "₩", ord("〜"): "~"}
 _AFTER_LATIN = re.compile(r"[A-Za-z][-_]?\Z")
 _NUMBER = re.compile(r"[-−]?\d[\d.,]*")
+_ACCOUNT = re.compile("(?<=[A-Z]{2})" + IBAN.partition(")")[2], re.VERBOSE)  # behind its country
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Runs:
             if text[place] not in STARTS:
                 place += 1
                 continue
-            if _AFTER_LATIN.search(text, 0, place):  # a name: "GPT-4", "A4"
+            if _AFTER_LATIN.search(text, 0, place) and not _ACCOUNT.match(text, place):  # a name: "GPT-4", "A4"
                 name = _NUMBER.match(text, place)
                 place = name.end() if name else place + 1
                 continue
@@ -60,7 +73,8 @@ class Runs:
                 place += 1
 
 
-NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+NUMBER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d+)?"
+SIGNED = rf"[-−+]?{NUMBER}"
 END = r"(?![\d.:/]*\d)"  # a number does not go on
 CLOCK = r"(?:[01]?\d|2[0-4]):[0-5]\d"
 LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
@@ -79,11 +93,13 @@ class Numerals:
     score: str  # between the goals of 3:2
     over: str  # between the parts of a fraction, the denominator first
     comma: str  # between the groups of a telephone number
-    money: Mapping[str, str]  # currencies by their signs
-    units: Mapping[str, str]
+    operators: Mapping[str, str]  # the words for + - × ÷ =
+    money: dict[str, str]  # currencies by their signs; that of the cent stands behind
+    units: dict[str, str]
     scales: str  # a pattern of words after the digits of a large number
     labels: tuple[str, ...]  # what a number follows that is said digit by digit
     gap: str = ""  # between a number and what it counts
+    counters: str = ""  # a pattern of what long numbers count
 
     def digits(self, written: str) -> str:
         return "".join(self.names[int(digit)] for digit in written if digit.isdecimal())
@@ -94,11 +110,14 @@ class Numerals:
 
     def number(self, written: str) -> str:
         """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
-        whole, _, decimals = written.lstrip("-−").replace(",", "").partition(".")
+        whole, _, decimals = written.lstrip("-−+").replace(",", "").partition(".")
         said = self.digits(whole) if is_spelled(whole) else self.cardinal(int(whole))
         if decimals:
             said += self.point + self.decimals(decimals)
-        return f"{self.minus}{said}" if written[0] in "-−" else said
+        return self.sign(written) + said
+
+    def sign(self, written: str) -> str:
+        return self.minus if written[:1] in ("-", "−") else self.plus if written[:1] == "+" else ""
 
     def counted(self, written: str) -> str:
         return self.number(written)
@@ -116,12 +135,48 @@ class Numerals:
         return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
 
     def international(self) -> SpokenRule:
-        """+81 3-1234-5678."""
-        pattern = rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}"
-        return rule(pattern, lambda match, _: self.plus + self.dialled(re.findall(r"\d+", match[0])))
+        """+81 3-1234-5678; before fewer digits a plus is that of a number."""
+
+        def say(match: re.Match[str], _: str) -> str | None:
+            groups = re.findall(r"\d+", match[0])
+            return self.plus + self.dialled(groups) if sum(map(len, groups)) >= MIN_DIALLED else None
+
+        return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", say)
 
     def national(self, pattern: str) -> SpokenRule:
         return rule(pattern, lambda match, _: self.dialled(match[0].split("-")))
+
+    def grouped(self) -> SpokenRule:
+        """4111 1111 1111 1111, and 482 913 behind one of the `labels`."""
+
+        def say(match: re.Match[str], before: str) -> str | None:
+            labelled = before.rstrip().endswith(self.labels) and is_code(match[0])
+            return self.dialled(re.findall(r"\d+", match[0])) if labelled or are_groups(match[0]) else None
+
+        return rule(f"{GROUPS}{END}", say)
+
+    def account(self) -> SpokenRule:
+        """An IBAN behind its country."""
+
+        def say(match: re.Match[str], _: str) -> str | None:
+            groups = re.findall(r"[A-Z\d]{1,4}", match[0][2:])
+            if not any(map(str.isdecimal, groups)):
+                return None
+            said = ("".join(self.digits(char) or char for char in group) for group in (match[0][:2], *groups))
+            return self.comma.join(said)
+
+        return rule(_ACCOUNT.pattern, say)
+
+    def equation(self) -> SpokenRule:
+        """5-3=2 and 2+2; 5-3 alone is a range or a score."""
+
+        def say(match: re.Match[str], _: str) -> str:
+            parts = re.findall(rf"({NUMBER})|([^\d\s])", match[0])
+            return "".join(
+                self.number(number) if number else self.operators[OPERATORS.get(sign, sign)] for number, sign in parts
+            )
+
+        return rule(rf"(?=[^=+×÷]{{1,40}}[=+×÷]\ ?\d){NUMBER}(?:\ ?[=+×÷*/−–-]\ ?{NUMBER})+", say)
 
     def amounts(self) -> SpokenRule:
         """$50-$100."""
@@ -170,8 +225,8 @@ class Numerals:
     def measure(self) -> SpokenRule:
         """5 km."""
         return rule(
-            rf"([-−]?{NUMBER})\ ?({any_of(self.units)})(?![A-Za-z])",
-            lambda match, _: f"{self.counted(match[1])}{self.gap}{self.units[match[2]]}",
+            rf"({SIGNED})\ ?({any_of([*self.units, *self.money])})(?![A-Za-z\d])",
+            lambda match, _: f"{self.counted(match[1])}{self.gap}{(self.units | self.money)[match[2]]}",
         )
 
     def version(self) -> SpokenRule:
@@ -180,13 +235,19 @@ class Numerals:
         return rule(pattern, lambda match, _: self.point.join(map(self.number, match[0].split("."))))
 
     def plain(self, after: str = LETTER) -> SpokenRule:
-        """A number alone, before the pattern `after`; digit by digit behind one of the `labels`."""
+        """A number alone, before the pattern `after`.
+
+        It is said digit by digit behind one of the `labels`, and if it has seven digits or more and counts nothing.
+        """
 
         def say(match: re.Match[str], before: str) -> str:
-            spelled = before.endswith(self.labels) and match[0].isdecimal()
-            return self.digits(match[0]) if spelled else self.number(match[0])
+            written = match[1] or match[2]
+            long = match[2] is not None and len(written) > MAX_PLAIN and written[-3:] != "000"
+            spelled = written.isdecimal() and (long or before.rstrip().endswith(self.labels))
+            return self.digits(written) if spelled else self.number(written)
 
-        return rule(rf"(?:(?<!\d)[-−])?{NUMBER}{after}", say)
+        counting = rf"(?=\ ?(?:{self.scales}|{self.counters or '(?!)'}))"
+        return rule(rf"((?:(?<!\d)[-−+])?{NUMBER}){after}{counting} | ((?:(?<!\d)[-−+])?{NUMBER}){after}", say)
 
 
 def full_date(pattern: str, say: Callable[[str, int, int], str]) -> SpokenRule:

@@ -47,17 +47,20 @@ def signs(*names: str) -> dict[str, str]:
 
 
 def money(**nouns: tuple[Noun, Noun | None]) -> dict[str, Money]:
-    """Currencies by their signs and codes, from `usd`, `eur`, `gbp`, `jpy`, `brl`, `inr`, `rub`."""
+    """Currencies by their signs and codes, such as `usd`; a cent has a sign, too."""
     signs = {
         "usd": ("$", "US$", "USD"),
         "eur": ("€", "EUR"),
         "gbp": ("£", "GBP"),
         "jpy": ("¥", "JPY"),
         "brl": ("R$", "BRL"),
-        "inr": ("₹", "INR"),
+        "inr": ("₹", "INR", "Rs.", "Rs"),
+        "aud": ("A$", "AU$", "AUD"),
+        "cad": ("C$", "CA$", "CAD"),
         "rub": ("₽", "RUB", "руб.", "руб"),
     }
-    return {sign: both for name, both in nouns.items() for sign in signs[name]}
+    found: dict[str, Money] = {sign: both for name, both in nouns.items() for sign in signs[name]}
+    return found | ({"¢": (nouns["usd"][1], None)} if nouns["usd"][1] else {})
 
 
 def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[SpokenRule, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from num2words import CONVERTER_CLASSES, num2words
+from num2words import num2words
 
 _TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|at|ch|fr|be|es|mx|it|nl|pt|br|ru|eu|tv|me"
 
@@ -16,14 +16,22 @@ Say = Callable[["re.Match[str]", str], str | None]
 """The words for a match; the second argument is the word before it. None: the rule does not apply."""
 
 MAX_DIGITS = 15  # a longer number is said digit by digit
+MIN_DIALLED = 7  # digits of a telephone number
+MAX_CODE = 24  # characters of a code behind a label
 MAX_PLAIN = 6  # digits; a longer number without groups is that of an order or an account, unless it ends in 000
 
 SIGNS = "[-−+]"  # before a number
 
 _FRACTIONS = str.maketrans({"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"})
 
-# Languages that use the numbers of another; those of Portuguese are Brazil's, which has most speakers.
-_SAME = {"pt": "pt_BR", "nb": "no", "nn": "no", "hr": "sr", "bs": "sr", "gl": "pt", "kk": "kz"}
+OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-"}
+
+# Digits in groups, which may be those of a telephone, a card, an account; a group may have parentheses.
+GROUPS = r"(?:\(\d{1,5}\)[\ -]?|\d{1,12}[\ -])(?:\(?\d{1,12}\)?[\ -]){0,6}\d{1,12}"
+IBAN = r"([A-Z]{2})(\d\d)((?:\ ?[A-Z\d]{4}){2,7})(?:\ ?([A-Z\d]{1,4}))?"
+_CAPITALS_AND_DIGITS = re.compile(r"[A-Z\d]{1,4}")
+# Words after a number that may belong to the next word: "5 m ago", "1 h 30 min", "5 - 3 = 2".
+_AFTER_NUMBER = frozenset(("h", "m", "min", "-", "−", "–", "+", "×", "÷", "*", "/", "="))
 
 
 class Noun(NamedTuple):
@@ -36,7 +44,7 @@ class Noun(NamedTuple):
 
 
 # A number that only English writes so, whatever the language.
-_ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})")
+_ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
 
 Money = tuple[Noun, Noun | None]  # and its hundredth, if it is said
 
@@ -95,6 +103,9 @@ class Table:
     openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
     joins: frozenset[str] = frozenset()  # words that may be within a number's words, after a number: "de"
     ordinal_point: bool = False  # a point after one or two digits may be that of an ordinal: "3. Mai"
+    clock_after: frozenset[str] = frozenset()  # words that a time with a point follows: "alle 14.30"
+    ago: str = ""  # a pattern of what follows a time with a short unit: 5m ago
+    part: Callable[[str], Noun] | None = None  # a fraction's denominator, from its ordinal number
 
     # ------------------------------------------------------------ numbers
 
@@ -103,12 +114,13 @@ class Table:
         """A pattern of a number as this language writes it: 1,234.5; without groups of its own."""
         point, groups = re.escape(self.point), re.escape(self.groups)
         dots = r"\d+\.\d{1,2}(?!\d)|" if self.dots else ""
-        dots += rf"{_ENGLISH.pattern}(?!\d)|" if self.point == "," else ""
+        dots += rf"(?:{_ENGLISH.pattern})(?!\d)|"
+        dots += "" if " " in self.groups else r"\d{1,3}(?:\ \d{3})*\ 000(?!\d)|"
         return rf"(?:{dots}(?:\d{{1,3}}(?:[{groups}]\d{{3}})+|\d+)(?:{point}\d+)?)"
 
     def parts(self, written: str) -> tuple[str, str]:
         """The digits of a number without a sign, and its decimals."""
-        english = self.point == "," and _ENGLISH.fullmatch(written)
+        english = _ENGLISH.fullmatch(written)
         point = "." if english or (self.dots and re.fullmatch(r"\d+\.\d{1,2}", written)) else self.point
         whole, _, decimals = written.partition(point)
         return "".join(char for char in whole if char.isdecimal()), decimals
@@ -177,8 +189,23 @@ class Table:
     @cached_property
     def all_rules(self) -> tuple[SpokenRule, ...]:
         """All rules, in the order in which they are tried."""
-        national = f"|{self.phones}" if self.phones else ""
-        found = [rule(rf"\+\d{{1,3}}(?:[\ ./-]?\(?\d{{1,8}}\)?){{1,5}}{national}", self._telephone), *self.rules]
+        found = [
+            rule(r"\+\d{1,3}(?:[\ ./-]?\(?\d{1,8}\)?){1,5}", self._international),
+            rule(self.phones or "(?!)", self._telephone),
+            rule(r"(\d{1,2}:\d\d):([0-5]\d)(\ ?(?:[AaPp]\.?[Mm]\.?|Uhr|h))?", self._clock_seconds),
+            rule(
+                r"([01]?\d|2[0-4])\.([0-5]\d)",
+                lambda match, before: self.say(f"{match[1]}:{match[2]}", "") if before in self.clock_after else None,
+            ),
+            *self.rules,
+            rule(GROUPS, lambda match, before: self._telephone(match, before) if self._grouped(match[0]) else None),
+            rule(IBAN, self._iban),
+            rule(rf"(?=.*[=+×÷]){self.number}(?:\ ?[=+×÷*/−–-]\ ?{self.number})+", self._equation),
+            rule(
+                rf"(?:(\d{{1,3}})\ ?h\ ?)?(?:(\d{{1,3}})\ ?m(?:in)?\ ?)?(?:(\d{{1,3}})\ ?s)?(\ ?{self.ago or '(?!)'})?",
+                self._duration,
+            ),
+        ]
         if self.address_signs:
             domain = rf"(?:[\w-]+\.)+(?:{_TOP_LEVEL})"
             found += [
@@ -187,9 +214,13 @@ class Table:
                 rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
             ]
         if self.number_signs:
-            found.append(rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}})", self._numbered))
+            found.append(
+                rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}}|\d{{2,6}}(?:\ \d{{2,6}})+)", self._numbered)
+            )
         if self.fractions:
-            found.append(rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?(\d{1,2}/\d{1,2})", self._fraction))
+            found.append(
+                rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?((?<![/\d])\d{1,2}/\d{1,2})", self._fraction)
+            )
         signs = any_of(self.currencies) or "(?!)"
         found.append(rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range))
         found.append(rule(r"(\d{1,3}):(\d{1,2})", self._score))
@@ -239,24 +270,86 @@ class Table:
             return None
         return self.integer(number) if number and before in self.roman_after else None
 
+    def grouped(self, written: str) -> str:
+        """Groups of digits with a pause between them."""
+        return ", ".join(self.digits(group) for group in re.findall(r"\d+", written))
+
+    def _grouped(self, written: str) -> bool:
+        """Whether groups of digits are no number, and no list of years or amounts."""
+        return not re.fullmatch(self.number, written) and are_groups(written)
+
+    def _iban(self, match: re.Match[str], _: str) -> str | None:
+        """DE89 3704 0044 0532 0130 00: in groups of four, its letters one by one."""
+        country, check, groups, rest = match.groups()
+        if not any(char.isdecimal() for char in groups):
+            return None
+        written = [check, *re.findall(r"[A-Z\d]{4}", groups), rest or ""]
+        said = (" ".join(self.digits(char) or char for char in group) for group in written if group)
+        return f"{' '.join(country)} {', '.join(said)}"
+
+    def _equation(self, match: re.Match[str], _: str) -> str | None:
+        """5-3=2 and 2+2; 5-3 alone is a range, and 5/3 a fraction."""
+        signs = {**self.words, "-": self.minus, "+": self.plus}
+        parts = re.findall(rf"({self.number})|([^\d\s])", match[0])
+        said = [self.say_number(number) if number else signs.get(OPERATORS.get(sign, sign)) for number, sign in parts]
+        return None if None in said else " ".join(filter(None, said))
+
+    def _duration(self, match: re.Match[str], _: str) -> str | None:
+        """1h 30m, 2h, 5m ago; 30m alone is a length."""
+        *amounts, ago = match.groups()
+        given = [amount is not None for amount in amounts]
+        if not (ago or given[0] or (given[1] and given[2])):
+            return None
+        nouns = (self.units["h"], self.units["min"], self._second)
+        said = [self.counted(amount, noun) for amount, noun in zip(amounts, nouns, strict=True) if amount]
+        return " ".join([*said, *([ago.strip()] if ago else [])]) if said else None
+
+    def _clock_seconds(self, match: re.Match[str], before: str) -> str | None:
+        """10:00:00; seconds that are zero are not said."""
+        said = self.say(match[1] + (match[3] or ""), before)
+        if said is None or match[2] == "00":
+            return said
+        return f"{said} {self.words['&']} {self.counted(str(int(match[2])), self._second)}"
+
+    @property
+    def _second(self) -> Noun:
+        return self.units.get("s") or self.units["sec"]  # in English "90s" may be a decade
+
+    def _international(self, match: re.Match[str], before: str) -> str | None:
+        """A plus before fewer than seven digits, or before a number with its groups, is that of a number."""
+        written, groups = match[0][1:], set(re.findall(r"\D", match[0][1:]))
+        if len(re.findall(r"\d", written)) < MIN_DIALLED:
+            return None
+        if re.fullmatch(self.number, written) and (written.endswith("000") or groups & {",", "."}):
+            return None
+        return self._telephone(match, before)
+
     def _telephone(self, match: re.Match[str], _: str) -> str:
         """Digit by digit, with a pause between groups."""
-        groups = ", ".join(self.digits(group) for group in re.findall(r"\d+", match[0]))
+        groups = self.grouped(match[0])
         return f"{self.plus} {groups}" if match[0][0] == "+" else groups
 
     def _address(self, match: re.Match[str], _: str) -> str:
         signs = self.address_signs
         return " ".join("".join(f" {signs[char]} " if char in signs else char for char in match[1]).split())
 
-    def _numbered(self, match: re.Match[str], _: str) -> str:
+    def _numbered(self, match: re.Match[str], _: str) -> str | None:
         written = match[1]
+        if " " in written:
+            return f"{self.number_word} {self.grouped(written)}" if is_code(written) else None
         return f"{self.number_word} {self.digits(written) if len(written) > 4 else self.integer(int(written))}"
 
     def _fraction(self, match: re.Match[str], _: str) -> str | None:
         whole, written = match[1] or match[3], (match[4] or match[2]).translate(_FRACTIONS)
-        if (said := self.fractions.get(written if whole is None else f"{whole} {written}")) or whole is None:
+        if said := self.fractions.get(written if whole is None else f"{whole} {written}"):
             return said
-        return f"{self.integer(int(whole))} {self.mixed[written]}" if written in self.mixed else None
+        if whole is not None and written in self.mixed:
+            return f"{self.integer(int(whole))} {self.mixed[written]}"
+        above, below = map(int, written.split("/"))
+        if self.part is None or not 0 < above < below or below not in (5, 6, 8):
+            return None
+        said = self.counted(str(above), self.part(ordinal(below, self.code)))
+        return said if whole is None else f"{self.integer(int(whole))} {self.words['&']} {said}"
 
     def _range(self, match: re.Match[str], before: str) -> str | None:
         """3-5, 9:00-17:00, 50-100 €, $50-$100: both ends, if each is said by a rule."""
@@ -330,13 +423,22 @@ class Table:
         signs = any_of(self.currencies) or "(?!)"
         return re.compile(
             rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
+            rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
         )
 
     @cached_property
     def _dotted(self) -> frozenset[str]:
         """Abbreviations after a number: the next word tells whether their point ends a sentence."""
         found = (*self.units, *self.currencies, *self.dotted)
-        return frozenset(word for word in found if word.endswith("."))
+        return frozenset(f"{word.removesuffix('.')}." for word in found if word[-1] == "." or word.isalpha())
+
+    @cached_property
+    def _abbreviation(self) -> re.Pattern[str]:
+        return re.compile(rf"\d\ ?(?:{any_of(word[:-1] for word in self._dotted)})\Z")
+
+    def abbreviated(self, core: str) -> bool:
+        """Whether what is written ends with an amount's abbreviation, which may have a point."""
+        return self._abbreviation.search(core) is not None
 
     def goes_on(self, words: list[str]) -> bool:
         """Whether the reading of these words may depend on the next one."""
@@ -345,8 +447,10 @@ class Table:
             return True
         if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.months:
             return True  # "March 5, 2024"
-        if (last in self.scales or last in self._dotted) and len(words) > 1:
+        if len(words) > 1 and (last in self.scales or last in self._dotted or last in _AFTER_NUMBER):
             return self._open.fullmatch(words[-2]) is not None
+        if len(words) > 1 and re.fullmatch(r"[A-Z]{2}\d\d", words[0]) and _CAPITALS_AND_DIGITS.fullmatch(last):
+            return True  # GB82 WEST 1234 5698 7654 32
         if last in self.joins and len(words) > 1:
             return words[-2].isdecimal() or words[-2] in self.months
         if self.ordinal_point and re.fullmatch(r"[\"'“‘«„(\[]*\d{1,2}\.(?:[-–]?\d{1,2}\.)?", last):
@@ -371,32 +475,45 @@ def is_spelled(whole: str) -> bool:
     return len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0")
 
 
-def has_numbers(language: str) -> bool:
-    """Whether num2words has the language; only the first part of its code counts."""
-    return _name(language) in CONVERTER_CLASSES
+def are_groups(written: str) -> bool:
+    """Whether digits between spaces, hyphens or parentheses are dialled or read from a card: seven or more.
+
+    Two groups may be two numbers ("in 2024 1500 people") or a range, unless the first starts with a zero.
+    """
+    groups = re.findall(r"\d+", written)
+    if sum(map(len, groups)) < MIN_DIALLED or max(map(len, groups)) < 3:
+        return False
+    if groups[0][0] == "0" or written[0] == "(":
+        return True
+    if len(groups) > 2:
+        return not all(group.endswith("00") for group in groups)
+    return "-" not in written and not (re.fullmatch(r"1\d{3}|20\d\d", groups[0]) or groups[1].endswith("00"))
+
+
+def is_code(written: str) -> bool:
+    """Whether behind a label this is a code: digits alone, or groups of the same length."""
+    groups = re.split("[ -]", written)
+    return all(map(str.isdecimal, groups)) and len(set(map(len, groups))) == 1 and 2 < len(written) <= MAX_CODE
 
 
 @lru_cache(maxsize=4_096)
 def cardinal(number: int, language: str = "en") -> str:
-    """A whole number in words; in English if num2words lacks the language."""
+    """A whole number in words; in English, for an estimate of its length, if num2words lacks it in the language."""
     return _say(number, language, "cardinal")
 
 
 @lru_cache(maxsize=1_024)
 def ordinal(number: int, language: str = "en") -> str:
-    """An ordinal number in words; in English if num2words lacks it in the language."""
+    """An ordinal number in words."""
     return _say(number, language, "ordinal")
 
 
 def _say(number: int, language: str, how: str) -> str:
+    # The numbers of Portuguese are Brazil's, which has most speakers.
+    code = "pt_BR" if language.startswith("pt") else language.partition("-")[0]
     try:
-        said: str = num2words(number, to=how, lang=_name(language))
-    except (NotImplementedError, OverflowError, LookupError):  # not in this language, or not so many
+        said: str = num2words(number, to=how, lang=code)
+    except (NotImplementedError, OverflowError, LookupError):
         said = num2words(number, to=how, lang="en")
     said = said.replace(",", "").replace("vingtsième", "vingtième").replace("dicotto", "diciotto")
     return said if language.startswith("fr") else said.replace("-", " ")
-
-
-def _name(language: str) -> str:
-    code = language.lower().partition("-")[0]
-    return _SAME.get(code, code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, Numerals, Runs, full_date, month_and_day
+from agent_tts.text.spoken.runs import CLOCK, END, NUMBER, SIGNED, Numerals, Runs, full_date, month_and_day
 from agent_tts.text.spoken.table import any_of, rule
 
 _DIGITS = "零一二三四五六七八九"
@@ -75,7 +75,8 @@ _SAID = _Chinese(
     score="比",
     over="分之",
     comma="，",
-    money={"¥": "元", "$": "美元", "€": "欧元", "£": "英镑", "₩": "韩元"},
+    operators={"+": "加", "-": "减", "×": "乘", "÷": "除以", "=": "等于"},
+    money={"¥": "元", "$": "美元", "€": "欧元", "£": "英镑", "₩": "韩元", "₹": "卢比", "¢": "美分"},
     units=_UNITS,
     scales="百万|百萬|千万|千萬|万亿|萬億|百|千|万|萬|亿|億",
     labels=(*(noun + after for noun in ("码", "号") for after in ("", "：", ":", "是", "为")), "房间"),
@@ -93,6 +94,9 @@ def runs() -> Runs:
         rule(r"(1[1-9]\d\d|20\d\d)(?:(?:年)?\ ?[-–~]\ ?(1[1-9]\d\d|20\d\d))?(?=\ ?年)", _years),
         rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: _SAID.digits(match[0])),
         _SAID.international(),
+        _SAID.account(),
+        _SAID.grouped(),
+        _SAID.equation(),
         _SAID.spans(clock, CLOCK),
         clock,
         month_and_day(_month_and_day),
@@ -101,16 +105,16 @@ def runs() -> Runs:
         _SAID.scaled_range(),
         rule(r"(\d{3,4})(?=室|房)", lambda match, _: _SAID.digits(match[1])),
         rule(r"(?:11[0249]|12[02])(?!\d)", _called),
-        rule(rf"([-−]?{NUMBER})\ ?([%‰])", _percent),
+        rule(rf"({SIGNED})\ ?([%‰])", _percent),
         rule(
-            rf"([-−])({NUMBER})\ ?(℃|°C|摄氏度|度)",
-            lambda match, _: f"零下{_SAID.counted(match[2])}{_UNITS.get(match[3], match[3])}",
+            rf"([-−+])({NUMBER})\ ?(℃|°C|摄氏度|度)",
+            lambda m, _: f"零{'上' if m[1] == '+' else '下'}{_SAID.counted(m[2])}{_UNITS.get(m[3], m[3])}",
         ),
         _SAID.fraction(),
         _SAID.range(),
         rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_SAID.number(match[1])}比{_SAID.number(match[2])}"),
         _SAID.measure(),
-        rule(rf"([-−]?{NUMBER})(?=\ ?(?:{any_of(_COUNTED.split('|'))}))", _counted),
+        rule(rf"({SIGNED})(?=\ ?(?:{any_of(_COUNTED.split('|'))}))", _counted),
         _SAID.version(),
         _SAID.plain(after=""),
     )
@@ -136,11 +140,11 @@ def _years(match: re.Match[str], _: str) -> str:
 def _clock(match: re.Match[str], _: str) -> str:
     hour, minutes, seconds = match.groups()
     said = f"{_SAID.counted(str(int(hour)))}点"
-    if minutes != "00" or seconds:
+    exact = int(seconds or 0)
+    if minutes != "00" or exact:
         said += f"{_SAID.number(minutes)}分"
-    return said + (f"{cardinal(int(seconds))}秒" if seconds else "")
+    return said + (f"{cardinal(exact)}秒" if exact else "")
 
 
 def _percent(match: re.Match[str], _: str) -> str:
-    minus, number = ("负", match[1][1:]) if match[1][0] in "-−" else ("", match[1])
-    return f"{minus}{'百' if match[2] == '%' else '千'}分之{_SAID.number(number)}"
+    return f"{_SAID.sign(match[1])}{'百' if match[2] == '%' else '千'}分之{_SAID.number(match[1].lstrip('-−+'))}"

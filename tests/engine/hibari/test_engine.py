@@ -15,6 +15,7 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
 from agent_tts.options import SpeechOptions
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
+from tests.engine.espeak.test_engine import loud
 
 pytestmark = pytest.mark.node
 
@@ -94,6 +95,13 @@ def test_what_hibari_fails_on_is_espeaks(engine: HibariEngine, text: str) -> Non
     spoken = speak(engine, f"Well, {text}", " and so on.")
     assert spoken.kinds[-1] == "end"
     assert np.abs(spoken.pcm).max() > 3_000
+
+
+@pytest.mark.parametrize("text", ["½", "Add ½ of it.", "™", "∑ is a sum."])
+def test_a_symbol_that_the_dictionary_lacks_is_heard(engine: HibariEngine, text: str) -> None:
+    spoken = speak(engine, text)
+    assert said(text, spoken.words) == text.split()
+    assert len(loud(spoken.pcm)) > SAMPLE_RATE // 10
 
 
 def test_a_failing_sentence_is_spoken_by_espeak(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
