@@ -1,7 +1,7 @@
 """Makes the sounds that the README links: `python -m tests.measure.sounds`.
 
-`named.mp3` is a text by a named voice, `interrupted.mp3` an answer, written word by word as a language model does, up to
-where somebody interrupts it. Needs `agent-tts[voice]`. Prints which words were heard: the README tells them.
+`named.mp3` is a text by a named voice, `interrupted.mp3` an answer, written word by word as a language model does, up
+to where somebody interrupts it. Needs `agent-tts[voice]`. Prints which words were heard: the README tells them.
 """
 
 from __future__ import annotations
