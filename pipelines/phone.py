@@ -1,6 +1,6 @@
 """The voice agent on the telephone: 8 kHz over a WebSocket, as the media streams of Twilio, Telnyx and Plivo have it.
 
-    python pipelines/phone.py --config agent --set agent.stt.model=base.en
+    python pipelines/phone.py --config agent --port 8100 --set agent.stt.model=base.en
 
 In Twilio, let the number answer with this (the parameter only if the node has keys):
 
@@ -48,7 +48,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from agent_tts.agent.server import AgentServer
 from agent_tts.config.loading import find_config, load_settings
-from agent_tts.errors import BadMessage, SettingsError, SpeechError
+from agent_tts.errors import BadMessage, SettingsError, SpeechError, Unsupported
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.node import Node
@@ -215,6 +215,9 @@ class PhoneServer(AgentServer):
             async with asyncio.timeout(START_S):
                 message = await _start(websocket)
             client = await self.node.guard.identify(_with_key(websocket, message), key_query="key")
+            if self.calls.deaf is not None:
+                logger.warning("agent: a telephone call is ended, because nobody would hear it: {}", self.calls.deaf)
+                raise Unsupported("there is no speech recognition now")
             params = FastAPIWebsocketParams(
                 audio_in_enabled=True,
                 audio_out_enabled=True,
@@ -265,11 +268,16 @@ def _gone(websocket: WebSocket) -> str | None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", help="a YAML file, or one of the package by name: agent")
+    parser.add_argument("--port", help="port to listen on")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting")
     args = parser.parse_args()
     try:
         chosen = dict(each.split("=", 1) for each in args.set)
+        if args.port is not None:
+            chosen["port"] = args.port
         settings = load_settings(find_config(args.config) if args.config else None, chosen)
+        if settings.agent.stt.kind == "none":
+            raise SettingsError("a telephone has no keyboard: agent.stt.kind is whisper, not none")
         sys.exit(run(settings, lambda url: print(f"agent-tts: {url}", file=sys.stderr), PhoneServer(settings.agent)))
     except SettingsError as error:
         sys.exit(f"agent-tts: {error}")

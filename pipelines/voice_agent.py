@@ -14,6 +14,7 @@ from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnal
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams
 from pipecat.pipeline.pipeline import Pipeline
+from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
@@ -34,6 +35,7 @@ def build(call: Call) -> Pipeline:
         call.transport.input(),
         EchoGuard(call.settings.echo_guard_s),
         call.stt,  # Whisper, or any other STT service of Pipecat
+        DTMFAggregator(),  # keys of a telephone are words: "DTMF: 12#"
         BargeIn(playout, pair.assistant()),
         pair.user(),
         call.llm,  # any server of OpenAI's chat completions, or the built-in responder

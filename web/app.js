@@ -230,14 +230,13 @@ async function loadVoices() {
   }
 }
 
-/** Hide Talk where the node has no agent. */
+/** A node with an agent opens on it, until the user prefers another view. */
 async function findAgent() {
   try {
     const agent = await api.agent();
     askedForAgent = true;
-    if (!agent) return;
     talk.offer(agent);
-    views.offer();
+    views.offer(agent ? (recall("view") ?? "talk") : "speak");
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     // The next session asks again.

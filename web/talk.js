@@ -83,8 +83,9 @@ export class Talk {
     this.#show();
   }
 
-  /** There is an agent. @param {import("./api.js").Agent} agent */
+  /** The node's agent, or that it has none. @param {import("./api.js").Agent | null} agent */
   offer(agent) {
+    if (!agent) return this.notices.show("none", NO_AGENT);
     this.#parts.tell(agent);
     if (!isSecureContext) this.#complain(new MicrophoneError(INSECURE));
   }
@@ -276,7 +277,7 @@ export class Talk {
     at("call").textContent = isIdle ? "Start talking" : "Hang up";
     at("call").className = isIdle ? "go" : "stop";
     at("call").toggleAttribute("disabled", isIdle && !this.#parts.hears);
-    at("send").toggleAttribute("disabled", !isSecureContext);
+    at("send").toggleAttribute("disabled", !isSecureContext || !this.#parts.agent);
     at("mute").hidden = !call || !this.#parts.hears;
     at("mute").setAttribute("aria-pressed", String(Boolean(call?.microphone && call.muted)));
     at("mute-text").textContent = !call?.microphone ? "Turn on the microphone" : call.muted ? "Unmute" : "Mute";
@@ -286,6 +287,12 @@ export class Talk {
   }
 }
 
+/** @type {import("./notices.js").Notice} */
+const NO_AGENT = {
+  title: "This node speaks, but has nobody to talk to",
+  body: "Stop it, and run `make agent`, or `agent-tts agent --config agent`: speech recognition, a language model and this voice.",
+  calm: true,
+};
 const CLOSE = { label: "Close", run: () => {} };
 
 /** @param {Call | null} call */

@@ -1,5 +1,7 @@
 /** The page's views, a `main` each; the address selects one. */
 
+import { remember } from "./store.js";
+
 export class Views {
   /** Another view is shown. @type {(name: string) => void} */
   onchange = () => {};
@@ -16,16 +18,22 @@ export class Views {
     this.#show(this.#links[0].hash.slice(1));
   }
 
-  /** Show the choice of views. */
-  offer() {
+  /**
+   * Show the choice of views.
+   * @param {string} first shown where the address names none
+   */
+  offer(first) {
     this.#nav.hidden = false;
-    this.#follow();
+    if (location.hash) this.#follow();
+    else this.#show(first);
   }
 
   /** The view of an address, or of an element inside it. */
   #follow() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target) this.#show(target.closest("main")?.id ?? this.shown);
+    if (!target) return;
+    this.#show(target.closest("main")?.id ?? this.shown);
+    remember("view", this.shown);
   }
 
   /** @param {string} name */

@@ -24,6 +24,8 @@ from agent_tts.system.records import user_data_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
+# Megabytes of the weights, as Systran's repositories on the hub have them; rounded.
+_SIZES = {"tiny": 75, "base": 145, "small": 484, "medium": 1_528, "large-v2": 3_087, "large-v3": 3_087}
 TYPED = "Typed chat works."
 
 
@@ -116,7 +118,9 @@ class SpeechToText:
     def _tell_progress(self) -> None:
         fetched = 0 if _local(self._settings) is not None else _size(_folder(self._settings))
         if fetched:
-            self._message = f"Whisper is being downloaded: {fetched / 1e6:.0f} MB so far. {TYPED}"
+            whole = _SIZES.get(self._settings.model.removesuffix(".en"))
+            far = f"{fetched / 1e6:.0f} MB so far" if whole is None else f"{fetched / 1e6:.0f} of about {whole} MB"
+            self._message = f"Whisper is being downloaded: {far}. {TYPED}"
 
 
 class _SharedWhisper(WhisperSTTService):

@@ -161,6 +161,16 @@ async def test_missing_weights_give_a_message_and_typed_chat_works(model: str, t
     await stt.close()
 
 
+def test_a_download_is_told_with_its_size(tmp_path: Path) -> None:
+    for model, said in (("base.en", "2 of about 145 MB"), ("someone/whisper", "2 MB so far")):
+        stt = SpeechToText(AgentStt(model=model, folder=str(tmp_path)))
+        folder = tmp_path / model.replace("/", "--")
+        folder.mkdir()
+        (folder / "part").write_bytes(bytes(2_000_000))
+        stt._tell_progress()
+        assert f"being downloaded: {said}." in str(stt.status.message)
+
+
 @pytest.mark.real_time
 async def test_invalid_weights_give_a_message(tmp_path: Path) -> None:
     """The model is really loaded, and the loader refuses the files."""

@@ -8,6 +8,7 @@ import copy
 import hmac
 import importlib.util
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -146,6 +147,9 @@ class Telephone:
             await self._socket.send(json.dumps({"event": "media", "media": media} | self._fields))
             count += 1
             await asyncio.sleep(max(0.0, began + count * 0.02 - time.monotonic()))
+
+    async def press(self, digit: str) -> None:
+        await self._socket.send(json.dumps({"event": "dtmf", "dtmf": {"digit": digit}} | self._fields))
 
     async def listen(self) -> None:
         async for raw in self._socket:
@@ -333,7 +337,7 @@ async def test_calls_are_requests_of_their_key() -> None:
     settings = settings_of(
         engine="espeak", agent={"stt": {"kind": "none"}}, auth={"api_keys": ["k" * 20]}, limits={"requests_per_s": 0.1}
     )
-    async with running_app(create_app(settings, extension=phone_server(settings))) as node:
+    async with running_app(create_app(settings, extension=phone_server(settings, GrammarSpeechToText()))) as node:
         codes = []
         for _ in range(2):
             async with telephoning(node.url, "plivo", f"?key={'k' * 20}") as phone:
@@ -362,7 +366,7 @@ async def test_a_key_comes_with_the_call() -> None:
     key = "correct-horse-battery-staple"
     agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}}
     settings = settings_of(engine="espeak", agent=agent, auth={"api_keys": [key]})
-    server = phone_server(settings)
+    server = phone_server(settings, GrammarSpeechToText())
     async with running_app(create_app(settings, extension=server)) as node:
         running = RunningAgent(node.url, node, server)
         for carrier in OPENINGS:
@@ -374,3 +378,39 @@ async def test_a_key_comes_with_the_call() -> None:
             async with telephoning(node.url, carrier, **given):
                 await until(lambda: running.calls == 1)
             await until(lambda: running.calls == 0)
+
+
+async def test_a_call_that_nobody_would_hear_is_ended_at_once() -> None:
+    """Mutation: it is taken, and the caller talks to silence."""
+    settings = settings_of(engine="espeak", agent={"stt": {"kind": "none"}})
+    async with running_app(create_app(settings, extension=phone_server(settings))) as node:
+        for carrier in OPENINGS:
+            async with telephoning(node.url, carrier) as phone:
+                await until(lambda: phone.close_code == 1008)
+
+
+@pytest.mark.real_time
+async def test_a_telephone_without_recognition_does_not_start_and_takes_a_port() -> None:
+    file = str(data_folder("pipelines") / "phone.py")
+    for flags, said in ((("--set", "agent.stt.kind=none"), "no keyboard"), (("--port", "x"), "port")):
+        child = await asyncio.create_subprocess_exec(sys.executable, file, *flags, stderr=asyncio.subprocess.PIPE)
+        _, err = await asyncio.wait_for(child.communicate(), 60)
+        assert child.returncode == 1
+        assert said in err.decode().splitlines()[-1]
+
+
+async def test_keys_are_words_of_the_user_and_interrupt() -> None:
+    story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
+    async with running_llm(story, "You pressed one two.") as llm, running_phone(llm.url) as agent:
+        async with telephoning(agent.url, "telnyx") as phone:
+            for digit in "12#":
+                await phone.press(digit)
+            await until(lambda: bool(phone.loud()), 30)
+            assert llm.history() == [("user", "DTMF: 12#")]
+            await phone.press("9")
+            await until(lambda: "clear" in phone.events, 30)
+            await phone.press("#")
+            await until(lambda: len(llm.requests) == 2, 30)
+            assert llm.history()[-1] == ("user", "DTMF: 9#")
+            assert llm.history()[1][0] == "assistant"
+            assert story.startswith(llm.history()[1][1])

@@ -720,7 +720,7 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
         seen: list[str] = []
         for _step in range(40):
             await page.press("Tab")
-            name = await page.js("document.activeElement.id || document.activeElement.name")
+            name = await page.js("['id', 'name', 'hash'].map((key) => document.activeElement[key]).find(Boolean)")
             if name in seen or await page.js("document.activeElement === document.body"):
                 break
             seen.append(name)

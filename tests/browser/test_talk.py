@@ -106,14 +106,36 @@ HEARD = "#conversation li:last-child [data-is=heard]"
 # ---------------------------------------------------------------- a call
 
 
-async def test_a_node_without_an_agent_has_no_talk_view(browser: DevTools) -> None:
-    """Neither a link nor its address opens it."""
+async def test_a_node_without_an_agent_says_in_the_talk_view_what_to_run(browser: DevTools) -> None:
     async with running_node() as node, browser.page() as page:
-        await page.open(node.url + "/#talk")
-        await page.until("agentTts.state === 'ready'")
-        await page.until("performance.getEntriesByType('resource').some(({name}) => name.endsWith('/api/agent'))")
-        assert not await page.js("document.querySelector('#views').checkVisibility()")
-        assert await page.js("document.querySelector('#talk').hidden && !document.querySelector('#speak').hidden")
+        await page.open(node.url + "/")
+        await page.until("document.querySelector('#views').checkVisibility()")
+        assert await page.js("document.querySelector('#talk').hidden")
+        await page.click("#views [href='#talk']")
+        await page.until("document.querySelector('#talk-notices').innerText.includes('agent-tts agent')")
+        assert await page.js("document.querySelector('#call').disabled && document.querySelector('#send').disabled")
+        assert page.errors == []
+
+
+async def test_a_node_with_an_agent_opens_on_it_until_the_user_prefers_to_speak(browser: DevTools) -> None:
+    """On a telephone the conversation and its field are in sight, whatever is missing."""
+    missing = {"kind": "none", "name": "base.en", "message": "Whisper is being downloaded: 2 of about 145 MB."}
+    builtin = {"kind": "builtin", "name": "x", "message": "No language model answers at http://127.0.0.1:11434/v1."}
+    app = create_app(settings_of())
+    async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
+        agent.about |= {"stt": missing, "llm": builtin}
+        await page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+        await page.open(node.url + "/")
+        await page.until("document.querySelector('#talk').checkVisibility()")
+        await page.until("document.querySelector('#talk-notices').innerText.includes('145 MB')")
+        for part in ("#conversation", "#talk-composer"):
+            assert await page.js(f"document.querySelector('{part}').getBoundingClientRect().bottom <= innerHeight"), (
+                part
+            )
+        await page.click("#views [href='#speak']")
+        await page.open(node.url + "/?again")
+        await page.until("document.querySelector('#views').checkVisibility()")
+        assert await page.js("document.querySelector('#talk').hidden")
         assert page.errors == []
 
 
