@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
-from agent_tts.speech.audio.files import FileEncoder, wav_header
+from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
 
 FORMATS = {
@@ -57,6 +57,11 @@ class FileSink:
             self._encoder.close()
             raise SettingsError(f"-o {path}: {error.strerror}") from None
         self._samples = 0
+        # Whether its header is written when its length is known.
+        self._is_wav = format_ == "wav" and self._file.seekable()
+        if self._is_wav:
+            self._encoder = FileEncoder("pcm")
+            self._file.write(wav_header(0))
 
     async def write(self, pcm: bytes) -> None:
         self._file.write(self._encoder.encode(pcm))
@@ -68,7 +73,8 @@ class FileSink:
         try:
             with self._file:
                 self._file.write(self._encoder.close())
-                if self._format == "wav" and self._file.seekable():
+                if self._is_wav:
+                    self._file.write(WAV_MARK)
                     self._file.seek(0)
                     self._file.write(wav_header(self._samples))
             if self._signer is not None and self._beside != self._path and whole:

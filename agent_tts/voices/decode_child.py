@@ -5,7 +5,7 @@ memory and time that decoding does not need. FFmpeg's formats and codecs are a f
 It ends with its parent, PID.
 
 On stdout: one byte with the number of channels, 1 or 2, then 24 kHz samples as pcm_f32le, channels interleaved.
-Exit codes: 0, or a `Refusal`; a limit that is reached ends the process by a signal.
+Exit codes: 0, or a `Refusal`, with what the clip is on stderr; a limit that is reached ends the process by a signal.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ CODECS = (
     *("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le", "pcm_alaw", "pcm_mulaw"),
     *("flac", "mp3float", "mp3", "opus", "libopus", "vorbis", "aac"),
 )
+# What other files begin with, for refusals.
+OTHERS = (
+    *((b"\xff\xf1", "AAC in ADTS"), (b"\xff\xf9", "AAC in ADTS"), (b"FORM", "AIFF"), (b"caff", "Core Audio (CAF)")),
+    *((b"#!AMR", "AMR"), (b"0&\xb2u", "Windows Media (WMA)"), (b"wvpk", "WavPack"), (b"MThd", "MIDI"), (b".snd", "AU")),
+)
 MAX_CHANNELS = 2
 MIN_RATE, MAX_RATE = 8_000, 192_000  # Hz
 
@@ -53,9 +58,11 @@ class Refusal(IntEnum):
 
 
 class ClipRefused(Exception):
-    def __init__(self, refusal: Refusal) -> None:
+    """`found` says what the clip is, as far as that is known, and is written to stderr."""
+
+    def __init__(self, refusal: Refusal, found: str = "") -> None:
         super().__init__(refusal.name)
-        self.refusal = refusal
+        self.refusal, self.found = refusal, found
 
 
 def container_format(clip: bytes) -> str:
@@ -64,13 +71,17 @@ def container_format(clip: bytes) -> str:
         return "wav"
     if clip[4:8] == b"ftyp":
         return "mp4"
+    if clip.startswith(b"ID3") and len(clip) > 10:  # a tag, whose size has 7 bits a byte
+        size = sum((byte & 0x7F) << shift for byte, shift in zip(clip[6:10], (21, 14, 7, 0), strict=True))
+        if clip[10 + size : 12 + size] in (b"\xff\xf1", b"\xff\xf9"):
+            clip = clip[10 + size :]
     for start, name in ((b"fLaC", "flac"), (b"OggS", "ogg"), (b"\x1a\x45\xdf\xa3", "matroska"), (b"ID3", "mp3")):
         if clip.startswith(start):
             return name
     # An MPEG audio frame: 11 bits set, the version, then a layer that is not 0 (0 is ADTS).
     if clip[:1] == b"\xff" and len(clip) > 1 and clip[1] & 0xE0 == 0xE0 and clip[1] & 0x06:
         return "mp3"
-    raise ClipRefused(Refusal.FORMAT)
+    raise ClipRefused(Refusal.FORMAT, next((name for start, name in OTHERS if clip.startswith(start)), ""))
 
 
 def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
@@ -89,7 +100,8 @@ def samples(clip: bytes, max_s: float) -> Iterator[bytes]:
             raise ClipRefused(Refusal.DAMAGED)
         channels = first.layout.nb_channels
         if channels > MAX_CHANNELS or not MIN_RATE <= first.sample_rate <= MAX_RATE:
-            raise ClipRefused(Refusal.TRACK)
+            codec = container.streams.audio[0].codec_context.codec.long_name
+            raise ClipRefused(Refusal.TRACK, f"{codec}, {first.layout.name}, {first.sample_rate} Hz")
         yield bytes([channels])
         # It refuses a later frame with another rate or layout.
         converter = av.AudioResampler(format="flt")
@@ -111,8 +123,10 @@ def decoded(container: InputContainer) -> Iterator[av.AudioFrame]:
     import av
 
     stream = next(iter(container.streams.audio), None)
-    if stream is None or stream.codec_context.name not in CODECS:
-        raise ClipRefused(Refusal.TRACK)
+    if stream is None:
+        raise ClipRefused(Refusal.TRACK, "without audio")
+    if stream.codec_context.name not in CODECS:
+        raise ClipRefused(Refusal.TRACK, stream.codec_context.codec.long_name)
     stream.codec_context.thread_count = 1
     for packet in container.demux(stream):
         try:
@@ -152,6 +166,7 @@ def main() -> int:
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     except ClipRefused as refused:
+        print(refused.found, file=sys.stderr)
         return refused.refusal
     except MemoryError:
         return Refusal.LIMITS

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 MIN_S = 1.0
 SILENCE = 1e-3  # a peak of -60 dB; full scale is 1
 LOUDEST = 8.0  # a peak of 18 dB: floating-point clips may be louder than full scale, damaged ones are by far
+CANCELS = 0.2  # of the power of the louder channel: less than of a mean with silence, which has a quarter
 DECODE_TIMEOUT_S = 10.0
 
 _FORMATS = "WAV, FLAC, MP3, Ogg (Opus, Vorbis), MP4 or M4A (AAC), WebM"
-_REFUSALS = {
+_REFUSALS: dict[int, str] = {
     Refusal.FORMAT: f"it has to be {_FORMATS}",
     Refusal.TRACK: f"it has to hold a mono or stereo audio track of {MIN_RATE} to {MAX_RATE} Hz, as {_FORMATS}",
     Refusal.DAMAGED: f"it is damaged, or not of the format that its header names; it has to be {_FORMATS}",
@@ -171,13 +172,14 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is longer")
     if done.code in _REFUSALS:
         logger.debug("clip refused: {} {}", Refusal(done.code).name, done.errors)
-        raise _refused(_REFUSALS[Refusal(done.code)])
+        found = done.errors.strip().rpartition("\n")[2] if done.code in (Refusal.FORMAT, Refusal.TRACK) else ""
+        raise _refused(f"it is {found}; {_REFUSALS[done.code]}" if found else _REFUSALS[done.code])
     if done.code < 0:
         logger.warning("the clip decoder was ended by signal {}", -done.code)
         raise _refused(_REFUSALS[Refusal.LIMITS])
     output = output_of(done, "the clip decoder")
     channels = output[0]
-    waveform: NDArray[np.float32] = np.frombuffer(output, "<f4", offset=1).reshape(-1, channels).mean(axis=1)
+    waveform = _mixed(np.frombuffer(output, "<f4", offset=1).reshape(-1, channels))
     if len(waveform) < MIN_S * SAMPLE_RATE:
         raise _refused(f"it has to be {MIN_S:g} to {max_s:g} seconds long; it is shorter")
     if not np.isfinite(waveform).all():
@@ -187,6 +189,14 @@ async def decode(clip: bytes, *, max_s: float) -> NDArray[np.float32]:
     if peak > LOUDEST:
         raise _refused(f"it has samples above {LOUDEST:g} times full scale")
     return waveform
+
+
+def _mixed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[n, channels] -> float32[n]: the mean, or the louder channel where the channels cancel one another."""
+    mean: NDArray[np.float32] = samples.mean(axis=1)
+    power = (samples.astype(float) ** 2).sum(axis=0)
+    louder = int(power.argmax())
+    return samples[:, louder] if (mean.astype(float) ** 2).sum() < CANCELS * power[louder] else mean
 
 
 def _refused(why: str) -> InvalidRequest:

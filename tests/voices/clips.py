@@ -67,7 +67,7 @@ def encoded(kind: Kind, samples: NDArray[np.float32]) -> bytes:
             container.mux(film.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")))
             container.mux(film.encode(None))
         resampler = av.AudioResampler(format=kind.sample_format, layout=kind.layout, rate=kind.rate)
-        channels = 1 if kind.layout == "mono" else 2
+        channels = av.AudioLayout(kind.layout).nb_channels
         packed = np.repeat(samples[:, None], channels, axis=1).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(packed, format="flt", layout=kind.layout)
         frame.sample_rate = kind.rate

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from agent_tts.errors import InvalidRequest
+from agent_tts.speech.audio.files import FileEncoder
 from agent_tts.voices.decode_child import ClipRefused, Refusal, container_format
 from agent_tts.voices.enroll import LOUDEST, decode
 from tests.support import dominant_hz
@@ -41,6 +42,40 @@ async def test_channels_are_averaged() -> None:
     left = np.stack((tone(), 0 * tone()), axis=1)
     waveform = await decode(wav(left, channels=2, block=8), max_s=MAX_S)
     assert np.abs(waveform - tone() / 2).max() < 1e-6
+
+
+@pytest.mark.parametrize("other", [-1.0, -0.98, -0.5, -2.0])
+async def test_channels_that_cancel_one_another_are_the_louder_one(other: float) -> None:
+    """One of them inverted, or nearly. Mutation: their mean is silent, or -40 dB."""
+    both = np.stack((tone(), np.float32(other) * tone()), axis=1)
+    louder = both[:, int(abs(other) > 1)]
+    assert np.array_equal(await decode(wav(both, channels=2, block=8), max_s=MAX_S), louder)
+
+
+@pytest.mark.parametrize("other", [1.0, 0.5, -0.1])
+async def test_other_channels_are_averaged(other: float) -> None:
+    """Also those with noise of their own, and of two microphones."""
+    both = np.stack((tone(), np.float32(other) * tone()), axis=1)
+    found = await decode(wav(both, channels=2, block=8), max_s=MAX_S)
+    assert np.abs(found - both.mean(axis=1)).max() < 1e-6
+
+
+async def test_a_refusal_names_what_the_clip_is() -> None:
+    pcm = (tone() * 32_767).astype("<i2").tobytes()
+    ours = FileEncoder("aac")
+    for clip, named in (
+        (clips.encoded(Kind("mp4", "alac", "s16p", 24_000), tone()), "it is ALAC "),
+        (clips.encoded(Kind("mp4", "aac", "fltp", 24_000, "5.1"), tone()), "it is AAC .*, 5.1, 24000 Hz"),
+        (clips.encoded(Kind("wav", "adpcm_ms", "s16", 24_000), tone()), "it is ADPCM Microsoft; "),
+        (wav(tone(), channels=6, block=24), "6 channels"),
+        (wav(tone(), rate=4_000), "4000 Hz; "),
+        (ours.encode(pcm) + ours.close(), "it is AAC in ADTS; "),
+        (b"\xff\xf1" + bytes(100), "it is AAC in ADTS; "),
+        (b"FORM\0\0\0\x20AIFFCOMM" + bytes(32), "it is AIFF; "),
+        (b"#!AMR\n" + bytes(32), "it is AMR; "),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^audio_sample: .*{named}.*it has to"):
+            await decode(clip, max_s=MAX_S)
 
 
 async def test_samples_at_24_khz_stay_as_they_are() -> None:

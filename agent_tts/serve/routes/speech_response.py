@@ -27,7 +27,7 @@ from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
-from agent_tts.speech.audio.files import HEADER_BYTES, FileEncoder, wav_header
+from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
 from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
@@ -125,8 +125,8 @@ class WholeBody(FileBody):
     """The file, given when it is complete: a WAV file with its length."""
 
     def __init__(self, format: str) -> None:
-        super().__init__(format)
         self._is_wav = format == "wav"
+        super().__init__("pcm" if self._is_wav else format)
         self._pieces = WholeAudio()
         self._samples = 0
 
@@ -138,7 +138,7 @@ class WholeBody(FileBody):
     def end(self) -> bytes:
         self._pieces.add(super().end())
         file = self._pieces.take()
-        return wav_header(self._samples) + file[HEADER_BYTES:] if self._is_wav else file
+        return wav_header(self._samples) + file + WAV_MARK if self._is_wav else file
 
 
 class EventBody(FileBody):

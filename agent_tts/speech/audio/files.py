@@ -72,21 +72,22 @@ def _info(comment: str) -> bytes:
     return struct.pack("<4sI8sI", b"LIST", 12 + len(padded), b"INFOICMT", len(text)) + padded
 
 
-_MARK_CHUNK = _info(MARK)
-HEADER_BYTES = 44 + len(_MARK_CHUNK)  # of `wav_header`
+# Says that the speech is synthetic: behind the samples where `wav_header` is given their number, otherwise in it.
+WAV_MARK = _info(MARK)
 
 
 def wav_header(samples: int | None = None, sample_rate: int = SAMPLE_RATE, encoding: str = "pcm_s16le") -> bytes:
-    """The header of mono pcm_s16le, pcm_f32le, alaw or mulaw, with a comment that the speech is synthetic.
+    """The header of mono pcm_s16le, pcm_f32le, alaw or mulaw.
 
-    Without `samples` both sizes are 0xFFFFFFFF, which players and Python's `wave` read as "to the end of the file".
+    With an even number of bytes of `samples` it has 44 bytes, which some clients skip unread, and `WAV_MARK` follows
+    the samples. Without, the mark is in it, and both sizes are 0xFFFFFFFF, which players and Python's `wave` read as
+    "to the end of the file".
     """
     tag, width = _WAV_FORMATS[encoding]
-    size = UNKNOWN_SIZE if samples is None else width * samples
-    riff_size = UNKNOWN_SIZE if samples is None else HEADER_BYTES - 8 + size
-    riff = struct.pack("<4sI", b"RIFF", riff_size)
+    size, mark = (UNKNOWN_SIZE, WAV_MARK) if samples is None else (width * samples, b"")
+    riff = struct.pack("<4sI", b"RIFF", UNKNOWN_SIZE if samples is None else 36 + size + len(WAV_MARK))
     fmt = struct.pack("<8sIHHIIHH", b"WAVEfmt ", 16, tag, 1, sample_rate, width * sample_rate, width, 8 * width)
-    return riff + fmt + _MARK_CHUNK + struct.pack("<4sI", b"data", size)
+    return riff + fmt + mark + struct.pack("<4sI", b"data", size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from loguru import logger
 from agent_tts import __version__
 from agent_tts.errors import Internal, SettingsError
 from agent_tts.sound.provenance import DIGITAL_SOURCE
-from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
+from agent_tts.speech.audio.files import CONTENT_TYPES, WAV_MARK, wav_header
 
 SIGNABLE = ("wav", "mp3", "flac")  # formats of `FileEncoder` that have a place for a manifest
 
@@ -43,7 +43,7 @@ class ManifestSigner:
         except ImportError as error:
             raise SettingsError("c2pa.certificate: needs c2pa-python: pip install 'agent-tts[c2pa]'") from error
         try:
-            signed(wav_header(1) + bytes(2), "wav", self.certificate, self.key)
+            signed(wav_header(1) + bytes(2) + WAV_MARK, "wav", self.certificate, self.key)
         except c2pa.C2paError as error:
             raise SettingsError(f"c2pa.certificate: {name} cannot sign files: {error}") from error
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
-from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
+from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 from tests.serve.processes.test_server import raw, read_all
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.support import RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
@@ -150,7 +150,7 @@ async def test_events_carry_the_same_file(http: httpx.AsyncClient, node: Running
 async def test_text_without_sound_is_a_file_of_20_ms(http: httpx.AsyncClient, node: RunningNode) -> None:
     response = await speak(http, "x", instructions="fault:done_at@0", response_format="wav")
     assert response.status_code == 200
-    assert len(response.content) == HEADER_BYTES + 960
+    assert len(response.content) == len(wav_header()) + 960
 
 
 # ---------------------------------------------------------------- refusals

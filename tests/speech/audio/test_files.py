@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agent_tts.errors import UnsupportedFormat
 from agent_tts.sound.provenance import MARK
-from agent_tts.speech.audio.files import CONTENT_TYPES, FileEncoder, wav_header
+from agent_tts.speech.audio.files import CONTENT_TYPES, WAV_MARK, FileEncoder, wav_header
 from tests.speech.audio.test_pcm import NOISE, tone
 from tests.support import dominant_hz, uncollected
 
@@ -113,8 +113,14 @@ def test_a_file_says_in_its_first_bytes_that_it_is_synthetic(format: str) -> Non
 
 
 def test_wav_header_of_known_length() -> None:
-    with wave.open(io.BytesIO(wav_header(len(NOISE) // 2) + NOISE)) as reader:
-        assert reader.getnframes() == len(NOISE) // 2
+    """44 bytes, which some clients skip; the mark is behind the samples."""
+    file = wav_header(len(NOISE) // 2) + NOISE + WAV_MARK
+    assert file[44 : 44 + len(NOISE)] == NOISE
+    with wave.open(io.BytesIO(file)) as reader:
+        assert reader.readframes(10_000_000) == NOISE
+    with av.open(io.BytesIO(file), "r") as container:
+        assert container.metadata["comment"] == MARK
+        assert sum(frame.samples for frame in container.decode(audio=0)) == len(NOISE) // 2
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:

@@ -22,7 +22,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.serve.access.ledger import MAX_WHOLE_FILES
 from agent_tts.serve.routes import signing, speech_response
 from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
-from agent_tts.speech.audio.files import CONTENT_TYPES, HEADER_BYTES
+from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.audio.manifest import SIGNABLE, signer_of
 from tests.certificates import make_certificate, make_signer
 from tests.speech.audio.test_files import decode
@@ -58,7 +58,7 @@ async def test_a_file_is_signed_where_a_request_wants_it(tmp_path: Path) -> None
             assert has_mark(response.content)
             assert (decode(response.content, format)[0] == decode(plain.content, format)[0]).all()
             changed = bytearray(response.content)
-            changed[HEADER_BYTES + 100 if format == "wav" else -200] ^= 1  # a WAV file ends with the manifest
+            changed[144 if format == "wav" else -200] ^= 1  # a WAV file ends with the manifest
             assert read(bytes(changed), format)["validation_state"] == "Invalid"
         for wrong in ({"response_format": "opus"}, {"stream_format": "sse"}):
             refused = await http.post("/v1/audio/speech", json=body | {"response_format": "wav"} | wrong)
