@@ -40,7 +40,9 @@ class EngineInfo:
     default_voice: str
     languages: dict[str, str]  # every accepted spelling, lower case ("german", "de", "de-de") -> code
     aliases: dict[str, str] = field(default_factory=dict)  # other voice names -> the engine's
-    aligns_words: bool = False  # whether it sends word times; otherwise they are estimated
+    aligns_words: bool = (
+        False  # whether it sends the times of words; otherwise they are estimated, between those it sends
+    )
     sample_rate: int = SAMPLE_RATE
     models: tuple[Model, ...] = ()  # empty without a choice of models
     watermark: str | None = None  # "audioseal": an inaudible one is in all audio

@@ -125,7 +125,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Words(_Message[K]):
-    """Word times, before their audio; aligned times replace estimated times of the same word."""
+    """Word times, before their audio; aligned times replace estimated times of the same word.
+
+    From an engine, times of words or parts of them if it aligns words, otherwise of whole pieces of the text.
+    """
 
     words: tuple[Word, ...]
     kind: Literal["estimated", "aligned"] = "aligned"

@@ -64,7 +64,7 @@ SPEED, BURST_S = 1.25, 5.0
 KEY_S = 0.1  # that a key of the telephone counts as: nobody presses more
 MAX_MESSAGE = 16_384  # characters: more than a second of audio; carriers send 20 ms, and models hear a message at once
 WORK_S = 0.001  # of the event loop, for a message: its audio passes all processors
-CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_:=+-]{0,255}")  # no part of it is a path
 
 
 Message = dict[str, Any]
@@ -80,19 +80,19 @@ def _text(message: Message, *path: str) -> str:
     return found
 
 
-def _call(message: Message, *path: str) -> str:
-    """A carrier's id of the call, which is a part of an address when the call is ended; raises `BadMessage`."""
+def _id(message: Message, *path: str) -> str:
+    """A carrier's id: part of an address when a call is ended, and of each message of audio; raises `BadMessage`."""
     found = _text(message, *path)
-    if not CALL_ID.fullmatch(found):
-        raise BadMessage(f"{'.'.join(path)} is no id of a call")
+    if not ID.fullmatch(found):
+        raise BadMessage(f"{'.'.join(path)} is no id of a call or stream")
     return found
 
 
 def twilio(message: Message) -> FrameSerializer:
     sid, token = os.environ.get("TWILIO_ACCOUNT_SID"), os.environ.get("TWILIO_AUTH_TOKEN")
     hangs_up = TwilioFrameSerializer.InputParams(auto_hang_up=bool(sid and token))
-    call = _call(message, "start", "callSid")
-    return TwilioFrameSerializer(_text(message, "start", "streamSid"), call, sid, token, params=hangs_up)
+    call = _id(message, "start", "callSid")
+    return TwilioFrameSerializer(_id(message, "start", "streamSid"), call, sid, token, params=hangs_up)
 
 
 def telnyx(message: Message) -> FrameSerializer:
@@ -101,16 +101,16 @@ def telnyx(message: Message) -> FrameSerializer:
     encoding = _text(message, "start", "media_format", "encoding")
     if encoding not in ("PCMU", "PCMA"):
         raise BadMessage("media_format.encoding is PCMU or PCMA")
-    call = _call(message, "start", "call_control_id")
+    call = _id(message, "start", "call_control_id")
     # What is sent has Telnyx's default, `stream_bidirectional_codec: PCMU`.
-    return TelnyxFrameSerializer(_text(message, "stream_id"), encoding, "PCMU", call, key, hangs_up)
+    return TelnyxFrameSerializer(_id(message, "stream_id"), encoding, "PCMU", call, key, hangs_up)
 
 
 def plivo(message: Message) -> FrameSerializer:
     name, token = os.environ.get("PLIVO_AUTH_ID"), os.environ.get("PLIVO_AUTH_TOKEN")
     hangs_up = PlivoFrameSerializer.InputParams(auto_hang_up=bool(name and token))
-    call = _call(message, "start", "callId")
-    return PlivoFrameSerializer(_text(message, "start", "streamId"), call, name, token, hangs_up)
+    call = _id(message, "start", "callId")
+    return PlivoFrameSerializer(_id(message, "start", "streamId"), call, name, token, hangs_up)
 
 
 def _addresses(handshake: HTTPConnection) -> Iterator[str]:

@@ -28,8 +28,8 @@ TEXTS: dict[str, list[str]] = json.loads(Path(__file__).with_name("quality.json"
 RATE = 16_000  # of all models here
 FULL_SCALE = 32_768
 MOS_WINDOW_S = 9.01  # of DNSMOS
-LIKE_WORDS = ("ja", "zh")  # languages without spaces: characters alone are counted
-CLAUSE_MARKS = ".?!。？！"
+UNSPACED = ("ja", "zh")  # languages whose characters are counted
+SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 FEWEST_WORDS = 30  # of a text whose thirds are compared
 BLOCK_S = 0.01
 SPOKEN = 0.05  # of the peak; a block of less is a pause
@@ -127,7 +127,7 @@ class Recogniser:
         source = str(Path(spec.origin).parent / "model") if spec and spec.origin else whisper
         try:
             self._whisper = WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads)
-        except (ValueError, RuntimeError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a download raises
             raise SettingsError(f"--whisper {whisper}: {error}") from None
         self._normalisers = {True: EnglishTextNormalizer(), False: BasicTextNormalizer()}
 
@@ -146,26 +146,23 @@ class Recogniser:
         return [HeardWord(one.word, one.start, one.end) for segment in segments for one in segment.words or ()]
 
     def errors(self, recording: Recording, heard: str) -> dict[str, Part]:
-        """Wrong, missing and additional words, and characters, of how many; both texts as Whisper's authors count."""
+        """Wrong, missing and additional words of how many; or characters. Both texts as Whisper's authors count."""
         import jiwer
 
         said, heard = (self._normalisers[recording.language == "en"](text) for text in (recording.text, heard))
-        chars = jiwer.process_characters(said.replace(" ", ""), heard.replace(" ", ""))
-        found = {"cer": _wrong(chars)}
-        if recording.language not in LIKE_WORDS:
-            found["wer"] = _wrong(jiwer.process_words(said, heard))
-        return found
+        found: Any
+        if recording.language in UNSPACED:
+            name, found = "cer", jiwer.process_characters(said.replace(" ", ""), heard.replace(" ", ""))
+        else:
+            name, found = "wer", jiwer.process_words(said, heard)
+        wrong = found.substitutions + found.deletions
+        return {name: (wrong + found.insertions, wrong + found.hits)}
 
     def wer(self, text: str, samples: Samples, rate: int, language: str = "en") -> float:
         """The share of words of a text that are not understood."""
         recording = Recording(text, language, samples, rate)
         wrong, count = self.errors(recording, joined(self.listen(recording)))["wer"]
         return wrong / count
-
-
-def _wrong(found: Any) -> Part:
-    wrong = found.substitutions + found.deletions + found.insertions
-    return wrong, found.hits + found.substitutions + found.deletions
 
 
 def joined(words: Sequence[HeardWord]) -> str:
@@ -199,19 +196,14 @@ class Judge:
         if first is None:
             return Judged("", self._recogniser.errors(recording, ""))
         sound, heard = recording.at(RATE), self._recogniser.listen(recording)
-        found = Judged(joined(heard))
-        parts = found.parts
-        parts |= self._recogniser.errors(recording, found.heard)
-        parts |= self._naturalness(sound)
+        parts = self._recogniser.errors(recording, joined(heard)) | self._naturalness(sound)
         parts["before_ms"] = first / rate * 1_000, 1
         parts["after_ms"] = (audible_at(samples[::-1], rate) or 0) / rate * 1_000, 1
-        parts |= paces(heard, sound) | clicks(recording)
-        if recording.words:
-            parts |= onsets(recording.words, heard, first / rate)
+        parts |= paces(heard, sound) | clicks(recording) | onsets(recording.words, heard, first / rate)
         vector = self.speakers(sound) if self.speakers is not None else None
         if vector is not None and self._clip is not None:
             parts["similarity_clip"] = float(vector @ self._clip), 1
-        return Judged(found.heard, parts, levels(heard, recording), vector)
+        return Judged(joined(heard), parts, levels(heard, recording), vector)
 
     def _naturalness(self, sound: NDArray[np.float32]) -> dict[str, Part]:
         """DNSMOS of windows side by side: speechmos would take one each second, at eight times the cost."""
@@ -305,10 +297,12 @@ def onsets(words: Sequence[Word], heard: Sequence[HeardWord], first_s: float) ->
     """
     import jiwer
 
-    ours, theirs = ([_letters(one.word) or "-" for one in some] for some in (words, heard))
-    if not ours or not theirs:
+    if not words or not heard:
         return {}
-    (chunks,) = jiwer.process_words(" ".join(ours), " ".join(theirs)).alignments
+    ours, theirs = (
+        " ".join("".join(filter(str.isalnum, one.word.lower())) or "-" for one in some) for some in (words, heard)
+    )
+    (chunks,) = jiwer.process_words(ours, theirs).alignments
     off = [
         abs(words[chunk.ref_start_idx + number].start_ms - 1_000 * max(first_s, word.start_s))
         for chunk in chunks
@@ -318,22 +312,14 @@ def onsets(words: Sequence[Word], heard: Sequence[HeardWord], first_s: float) ->
     return {"words_ms": (sum(off), len(off))} if off else {}
 
 
-def _letters(word: str) -> str:
-    return "".join(filter(str.isalnum, word.lower()))
-
-
 def levels(heard: Sequence[HeardWord], recording: Recording) -> list[float]:
     """LUFS of each sentence, as the recogniser ends them; one that is shorter than 0.4 s has no level."""
     sound, rate = recording.at(recording.rate), recording.rate
-    ends = [one.end_s for one in heard if one.word.strip().endswith(tuple(CLAUSE_MARKS))][:-1]
+    ends = [one.end_s for one in heard if one.word.strip().endswith(SENTENCE_ENDS)][:-1]
     bounds = [0, *(round(end * rate) for end in ends), len(sound)]
-    found = []
-    for begin, end in itertools.pairwise(bounds):
-        blocks = [block for block in LoudnessMeter(rate).push(sound[begin:end]) if lufs(block) > SILENT_LUFS]
-        level = integrated(blocks)
-        if level is not None:
-            found.append(round(level, 2))
-    return found
+    pieces = [LoudnessMeter(rate).push(sound[begin:end]) for begin, end in itertools.pairwise(bounds)]
+    found = [integrated([block for block in blocks if lufs(block) > SILENT_LUFS]) for blocks in pieces]
+    return [round(level, 2) for level in found if level is not None]
 
 
 # ---------------------------------------------------------------- who speaks
@@ -405,7 +391,8 @@ class SpeakerModel:
         import torch
 
         with torch.inference_mode():
-            found = self._model(**self._features(sound, sampling_rate=RATE, return_tensors="pt")).embeddings[0]
+            features = self._features(sound, sampling_rate=RATE, return_tensors="pt").input_values
+            found = self._model(features).embeddings[0]
             return cast("NDArray[np.float32]", torch.nn.functional.normalize(found, dim=0).numpy())
 
 

@@ -90,10 +90,9 @@ async def from_openai(url: str, key: str | None, model: str, voice: str | None) 
             body = {"model": model, "input": text, "voice": voice or "alloy", "response_format": "wav"}
             try:
                 answer = await client.post(f"{url.rstrip('/')}/audio/speech", json=body)
+                answer.raise_for_status()
             except httpx.HTTPError as error:
-                raise ConnectionLost(f"the server does not answer: {type(error).__name__}") from None
-            if answer.status_code != 200:
-                raise SpeechError(f"the server answers with HTTP {answer.status_code}: {answer.text[:200]}")
+                raise ConnectionLost(f"the server does not answer: {error}") from None
             return decoded(io.BytesIO(answer.content), text, language)
 
         yield speak

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_tts.bench import report
@@ -31,11 +32,11 @@ from agent_tts.cli.bench_measurements import limits, missing_package, progress, 
 from agent_tts.errors import SettingsError
 
 WAYS = ("live", "whole")
+TITLE_CHARS, COLUMN_CHARS = 24, 20  # of a table
 NAME = ("server", "way", "callers", "texts")  # of a run
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredServer:
+class MeasuredServer(NamedTuple):
     """One that is measured."""
 
     name: str
@@ -43,10 +44,9 @@ class MeasuredServer:
     voice: str | None
 
     @property
-    def openai(self) -> str | None:
-        """Its address, where it is OpenAI's API; None of a node."""
-        url = self.node.url
-        return url if url is not None and urlsplit(url).path.rstrip("/").endswith("/v1") else None
+    def openai(self) -> bool:
+        """Whether it is OpenAI's API; otherwise it is a node."""
+        return urlsplit(self.node.url or "").path.rstrip("/").endswith("/v1")
 
 
 def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
@@ -71,9 +71,10 @@ async def opened(
     server: MeasuredServer, options: QualityOptions, callers: int
 ) -> AsyncIterator[tuple[Speak, dict[str, Any]]]:
     """A server that speaks, and what it tells of itself. Raises as `target`."""
-    if server.openai is not None:
-        async with from_openai(server.openai, server.node.key, options.served_model, server.voice) as speak:
-            yield speak, {"url": server.openai, "model": options.served_model, "voice": server.voice}
+    if server.openai:
+        info = {"url": server.node.url, "model": options.served_model, "voice": server.voice}
+        async with from_openai(server.node.url or "", server.node.key, options.served_model, server.voice) as speak:
+            yield speak, info
         return
     session = {"voice": server.voice, "instructions": options.voice.instructions}
     async with target(server.node, session, **{"slots": callers, **limits(callers)}) as (node, info):
@@ -94,7 +95,7 @@ async def recorded(
         async with opened(server, options, max(callers)) as (speak, info):
             told[server.name] = info
             for way, number, kind in itertools.product(ways, callers, texts):
-                if way == "live" and server.openai is not None:
+                if way == "live" and server.openai:
                     continue
                 name = dict(zip(NAME, (server.name, way, number, kind), strict=True))
                 spoken, every_ms = TEXTS[kind][: options.first], options.words_every_ms if way == "live" else 0
@@ -165,16 +166,16 @@ def baseline(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def show(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Print the figures, a column for each run."""
-    rows: list[list[object]] = [["utterances", *(len(one["utterances"]) for one in runs)]]
-    for name, points in figures_of(runs).items():
-        digits = MEASURES[name].digits
-        rows.append(
-            [MEASURES[name].title, *(each and " ".join(f"{one:.{digits}f}" for one in each) for each in points)]
-        )
-    rows.append(["failed", *(report.counted(one["errors"]) for one in runs)])
-    columns = ["\n".join(str(one[part]) for part in NAME) for one in runs]
-    report.table("What was heard: each figure, and its 99 % interval", ["", *columns], rows)
+    """Print the figures, a column for each run, and as many columns beside each other as there is room for."""
+    room = max(1, (shutil.get_terminal_size().columns - TITLE_CHARS) // COLUMN_CHARS)
+    for some in (runs[begin : begin + room] for begin in range(0, len(runs), room)):
+        rows: list[list[object]] = [["utterances", *(len(one["utterances"]) for one in some)]]
+        for name, points in figures_of(some).items():
+            title, _, digits = MEASURES[name]
+            rows.append([title, *(each and " ".join(f"{one:.{digits}f}" for one in each) for each in points)])
+        rows.append(["failed", *(report.counted(one["errors"]) for one in some)])
+        columns = ["\n".join(str(one[part]) for part in NAME) for one in some]
+        report.table("Each figure, and its 99 % interval", ["", *columns], rows)
 
 
 def draw(plot: report.Plot, runs: Sequence[Mapping[str, Any]]) -> None:

@@ -26,6 +26,7 @@ from agent_tts.serve.openai import ErrorBody
 ANSWER_S = 10.0  # for a node to answer
 # Buffer for a slow output. It holds the longest context that a node speaks, so that no context is cut off.
 BUFFER_BYTES = 16 << 20
+MAX_UPLOAD = 1 << 28  # bytes of a clip for a running node, which knows its own limit
 
 Speaker = Callable[[], Awaitable[AnyUtterance]]  # opens utterances
 
@@ -70,13 +71,14 @@ def answer_of(model: type[_Answer], answer: bytes) -> _Answer:
         raise ConnectionLost("what answers there is not a node") from error
 
 
-def read_clip(flag: str, audio: Path, limit: int | None) -> bytes:
+def read_clip(flag: str, audio: Path, limit: int = MAX_UPLOAD) -> bytes:
     """An audio file of at most `limit` bytes. Raises SettingsError, which begins with `flag`."""
     try:
-        clip = audio.read_bytes()
+        with audio.open("rb") as file:  # it may be a device or a pipe
+            clip = file.read(limit + 1)
     except OSError as error:
         raise SettingsError(f"{flag}{audio.name}: {error.strerror}") from error
-    if limit is not None and len(clip) > limit:
+    if len(clip) > limit:
         raise SettingsError(f"{flag}{audio.name}: has more than {limit} bytes (voices.clip_bytes)")
     return clip
 

@@ -103,7 +103,7 @@ def _clone(name: str, audio: Path, flags: AddFlags) -> VoiceAdded:
         given = {"ref_text": text, "consent_by": flags.consent_by}
         form = {"name": name, "description": description, "consent": consent}
         form |= {field: value for field, value in given.items() if value}
-        files = {"audio_sample": (audio.name, read_clip("--audio ", audio, None))}
+        files = {"audio_sample": (audio.name, read_clip("--audio ", audio))}
         with _working("the node processes the clip"):
             answer = request("POST", flags.url, flags.key, "voices", data=form, files=files, timeout_s=CLIP_S)
         return answer_of(VoiceAdded, answer)
@@ -180,7 +180,7 @@ def detect(file: Path, watermark: str | None, url: str | None, key: str | None, 
     if url:
         if watermark is not None:
             raise SettingsError("--watermark: a running node (--url, AGENT_TTS_URL) has its own: leave it out")
-        files = {"audio_sample": (file.name, read_clip("", file, None))}
+        files = {"audio_sample": (file.name, read_clip("", file))}
         found = answer_of(Detection, request("POST", url, key, "detect", files=files, timeout_s=CLIP_S))
     else:
         settings = load_settings(overrides={"watermark": watermark} if watermark else None)

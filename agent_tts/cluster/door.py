@@ -24,6 +24,7 @@ from loguru import logger
 
 from agent_tts.cluster import haproxy
 from agent_tts.cluster.directory import NodeAddress
+from agent_tts.config.files import read
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
@@ -313,7 +314,7 @@ class Door:
 
     async def _renew(self) -> None:
         """Give HAProxy a certificate that has changed."""
-        if self._tls is None or self._tls.read_text() == self._certificate:
+        if self._tls is None or _text_of(self._tls) == self._certificate:
             return
         pem = self._read_certificate(self._tls)
         async with self._talk:
@@ -324,7 +325,7 @@ class Door:
     @staticmethod
     def _read_certificate(path: Path) -> str:
         """The PEM file, with a warning of one that clients refuse."""
-        pem = path.read_text()
+        pem = _text_of(path)
         warn_of_certificate(str(path), pem.encode(), datetime.now(UTC))
         return pem
 
@@ -343,6 +344,10 @@ class Door:
             os.close(folder)
         self._answered_at = time.monotonic()
         return answer.decode(errors="replace")
+
+
+def _text_of(path: Path) -> str:
+    return read("tls", str(path)).decode()
 
 
 def _program() -> str:

@@ -28,7 +28,7 @@ from agent_tts.engine.base import Engine, to_pcm16
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.slots import READ_S, Opened, SlotFeed, SlotTable
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, Voice
-from agent_tts.messages import End, Finished, StepCommand, StepEvent
+from agent_tts.messages import End, Finished, StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.directives import Ability, Directives
 from agent_tts.text.feed import Unit
@@ -108,6 +108,7 @@ class _ToneRequest:
         """The next frame, or why there is none."""
         feed, fault = self.feed, self._fault
         endless = False
+        told: list[StepEvent] = []
         if fault is not None and fault.at <= feed.frames:
             fault.strike(OF_SLOT)
             if fault.kind == DONE_AT:
@@ -120,16 +121,27 @@ class _ToneRequest:
                 self._words.append("on-and-on")
             elif isinstance(item := feed.pending.popleft(), Unit):
                 self._words += item.text.split()
+                told.append(self._place(item))
             elif isinstance(item, Prosody):
                 self._prosody = item
             else:
                 feed.mark(item)
-        return feed.hand_out()
+        return [*told, *feed.hand_out()]
+
+    def _place(self, unit: Unit) -> Words[int]:
+        """Where a unit begins and ends, before it sounds."""
+        start = self.feed.samples
+        end = start + sum(map(self._samples, self._words))
+        start_ms, end_ms = (round(at * 1_000 / SAMPLE_RATE) for at in (start, end))
+        return Words(self.feed.id, (Word("", start_ms, end_ms, unit.offsets[0], self.feed.offset_after(unit, -1)),))
+
+    def _samples(self, word: str) -> int:
+        return max(2 * RAMP, round(len(word) * self._char_samples / self._prosody.speed))
 
     def _sound(self, word: str) -> bytes:
         """The next word's part of the sine, with its rise and fall."""
         how = self._prosody
-        length = max(2 * RAMP, round(len(word) * self._char_samples / how.speed))
+        length = self._samples(word)
         first = self.feed.samples % SAMPLE_RATE
         wave = sine(round(self._hz * how.pitch))
         samples: NDArray[np.float32] = wave.take(np.arange(first, first + length), mode="wrap")

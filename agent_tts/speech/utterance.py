@@ -445,8 +445,12 @@ class Utterance(AnyUtterance):
             return
         match event:
             case Words(words=times):
-                if isinstance(self._timeline, WordTimeline):
-                    self._tell_final(self._timeline.align(times))
+                timeline = self._timeline
+                words = [] if timeline is None else timeline.align(times)
+                if isinstance(timeline, WordTimeline) and timeline.aligned:
+                    self._tell_final(words)
+                else:
+                    self._tell_words("estimated", words)
             case Stages():
                 self.meter.stages(event)
             case Started(queue_ms=queue_ms):

@@ -26,7 +26,7 @@ WORD_MS = 16.0  # added per word
 FINAL_MS = 80.0  # added to the last word before a pause
 IDEOGRAPH_MS = 210.0
 KANA_MS = 110.0
-LETTER_MS, MARK_MS = 100.0, 75.0  # of a cluster of Thai and its kin
+LETTER_MS, BURMESE_MS = 110.0, 65.0  # a letter or mark of Thai and its kin
 SYLLABLE_MS = 185.0  # of Hangul
 INITIAL_MS = 200.0  # a spelled letter
 SYMBOL_MS = 300.0  # a spoken sign
@@ -92,8 +92,7 @@ def _parts(chars: int, ms: float) -> list[tuple[int, float]]:
 def _cluster_ms(cluster: str) -> float:
     if is_cjk(cluster[0]):
         return _ms(cluster[0], "")
-    letters = sum(map(str.isalpha, cluster))
-    return LETTER_MS * letters + MARK_MS * (len(cluster) - letters)
+    return len(cluster) * (BURMESE_MS if "\u1000" <= cluster[-1] <= "\u109f" else LETTER_MS)
 
 
 def _ms(piece: str, language: str) -> float:

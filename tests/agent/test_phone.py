@@ -211,7 +211,7 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_b
 
 
 async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an id of a call that is a path: it becomes a part of the address that ends the call."""
+    """And an id of a call that is a path, a part of the address that ends it, or one that makes each answer long."""
     async with running_phone("http://127.0.0.1:9/v1") as agent:
         address = f"{agent.url.replace('http', 'ws')}/api/phone"
         for first in (b"\x00", "[" * 20_000, "{}" * 2, "x"):
@@ -226,6 +226,16 @@ async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPa
             assert socket.close_code == 1008
         for carrier, name in (("twilio", "callSid"), ("telnyx", "call_control_id"), ("plivo", "callId")):
             monkeypatch.setitem(OPENINGS[carrier][-1]["start"], name, "../../Calls")
+            async with telephoning(agent.url, carrier) as phone:
+                await until(lambda: phone.close_code == 1008)
+        monkeypatch.undo()
+        for place, name in (
+            (OPENINGS["twilio"][-1]["start"], "streamSid"),
+            (OPENINGS["telnyx"][-1], "stream_id"),
+            (OPENINGS["plivo"][-1]["start"], "streamId"),
+        ):
+            monkeypatch.setitem(place, name, "M" * 10_000)
+        for carrier in OPENINGS:
             async with telephoning(agent.url, carrier) as phone:
                 await until(lambda: phone.close_code == 1008)
 

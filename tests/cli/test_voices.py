@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pty
+import resource
 import stat
 import subprocess
 from functools import partial
@@ -26,6 +27,14 @@ def test_the_voices_of_this_machine_are_listed() -> None:
     assert result.returncode == 0, result.stderr
     assert b"tone-440 *" in result.stdout
     assert result.stderr == b""
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("url", [[], ["--url", "http://127.0.0.1:9"]])
+def test_a_file_without_an_end_takes_no_more_than_a_clip_may_have(url: list[str]) -> None:
+    memory = partial(resource.setrlimit, resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    done = run("detect", "/dev/zero", *url, preexec_fn=memory)
+    assert (done.returncode, b"zero: has more than" in done.stderr) == (2, True), done.stderr
 
 
 def test_voices_are_filtered_by_language_and_printed_as_json() -> None:

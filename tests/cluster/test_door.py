@@ -387,6 +387,10 @@ async def test_a_door_whose_certificate_is_no_text_goes_on(tmp_path: Path) -> No
         with logged() as log:
             os.kill(present(door.pid), signal.SIGKILL)
             await until(lambda: any("can't decode" in line for line in log))
+            pem.unlink()
+            os.mkfifo(pem)  # whose reader would wait for ever
+            await until(lambda: any("no regular file" in line for line in log))
+        pem.unlink()
         pem.write_bytes(good)
         async with httpx.AsyncClient(verify=made.client(), timeout=10) as http:
             assert (await http.get(f"{url(door, 'https')}/ready")).is_success

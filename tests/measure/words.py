@@ -27,6 +27,7 @@ from agent_tts.serve.local_engine import engine
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.text.words import words as words_in
 
 # Typical sentences of agents, in languages of several scripts.
 TEXTS = {
@@ -58,9 +59,31 @@ TEXTS = {
         "Одну минуту, я сейчас проверю. Поезд отправляется с третьего пути через десять минут, поэтому вам лучше "
         "поторопиться. Хорошей дороги!",
     ),
+    "pt": (
+        "Claro, vou verificar agora mesmo. O seu pedido chega amanhã à tarde, entre as duas e as quatro, e o senhor "
+        "pode acompanhar a entrega no aplicativo. Posso ajudar em mais alguma coisa?",
+    ),
+    "it": (
+        "Un momento, controllo subito. Il treno parte alle otto dal binario tre, ma ha un leggero ritardo. Può "
+        "aspettare in sala, se preferisce.",
+    ),
+    "ko": (
+        "잠시만 기다려 주세요, 바로 확인해 드리겠습니다. 주문하신 상품은 내일 오후에 도착하며, 배송 조회도 "
+        "가능합니다. 더 도와드릴까요?",
+    ),
+    "zh": (
+        "您好，请稍等，我马上帮您查一下。您的包裹已经到了市中心的网点，星期六之前都可以去取。请记得带上身份证！",
+        "我有三个建议：先重启路由器，等两分钟，再看看绿灯是不是不闪了。如果还不行，我可以帮您预约技术员上门。",
+    ),
+    "ja": (
+        "少々お待ちください、すぐに確認いたします。ご注文の商品は明日の午後に届く予定で、アプリから追跡できます。ほかにご質問はありますか。",
+    ),
+    "th": ("สวัสดีค่ะ กรุณารอสักครู่ ดิฉันจะตรวจสอบให้ทันทีค่ะ สินค้าของคุณจะมาถึงพรุ่งนี้ช่วงบ่าย และคุณสามารถติดตามได้ในแอป",),
+    "my": ("မင်္ဂလာပါ ခဏစောင့်ပေးပါ။ သင့်ပစ္စည်းကို မနက်ဖြန် နေ့လယ်ပိုင်း ရောက်ပါမယ်။ တခြား ဘာကူညီရမလဲ။",),
     "hi": ("जी हाँ, मैं अभी देखता हूँ। आपकी ट्रेन शाम को सात बजे चलेगी, और सुबह दिल्ली पहुँचेगी। क्या मैं टिकट बुक कर दूँ?",),
 }
 
+ENDS = ("? ", ". ", "! ", "। ", "。", "！", "။ ")  # of sentences
 # Text arrives in pieces of a token's size; audio is made up to this far ahead of playback.
 TOKEN_CHARS = 4
 LEAD_MS = 1_000
@@ -133,7 +156,7 @@ async def _compare(
         speech.write(piece)
         truth.append(piece)
         first += guess.append(piece)
-        if flush and piece.endswith(("? ", ". ", "! ", "। ")):
+        if flush and piece.endswith(ENDS):
             speech.flush("")
             first += guess.flush()
     speech.end()
@@ -151,7 +174,7 @@ async def _compare(
                 settled += guess.settle(audio_ms)
                 if chance.random() < CUT_SHARE:
                     played_ms = max(0.0, chance.uniform(before_ms, audio_ms) - LEAD_MS)
-                    heard.append((played_ms, len(guess.split(played_ms)[0].split())))
+                    heard.append((played_ms, len(list(words_in(guess.split(played_ms)[0])))))
             case Flushed():
                 guess.flushed(round(audio_ms))
     spoken += truth.finish(round(audio_ms))
@@ -161,14 +184,14 @@ async def _compare(
         pairs = zip(words, spoken, strict=True)
         getattr(errors, name).extend(told.start_ms - true.start_ms for told, true in pairs)
     errors.drift_ms.append(errors.settled_ms[-1])
-    errors.heard_words += [count - len(truth.split(played_ms)[0].split()) for played_ms, count in heard]
+    errors.heard_words += [count - len(list(words_in(truth.split(played_ms)[0]))) for played_ms, count in heard]
 
 
 def _pieces(text: str) -> list[str]:
     """Pieces of a text as it arrives: each sentence ends with a piece."""
     pieces, start = [], 0
     for end in range(1, len(text) + 1):
-        if end == len(text) or end - start == TOKEN_CHARS or text[start:end].endswith(("? ", ". ", "! ", "। ")):
+        if end == len(text) or end - start == TOKEN_CHARS or text[start:end].endswith(ENDS):
             pieces.append(text[start:end])
             start = end
     return pieces
@@ -179,7 +202,7 @@ def _pieces(text: str) -> list[str]:
 
 @command
 def main(
-    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = "en,de,fr,es,ru,hi",
+    languages: Annotated[str, typer.Option(help="Codes with commas between them.")] = ",".join(TEXTS),
     flush: Annotated[bool, typer.Option("--flush", help="After each sentence, so that its end is known.")] = False,
     json: Json = None,
 ) -> None:

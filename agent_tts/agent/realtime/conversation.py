@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ from agent_tts.speech.audio.encoding import Transcoder
 
 MIN_COMMIT_MS = 100  # OpenAI's
 MAX_ITEMS = 1_000  # of a conversation
-MAX_CHARS = 400_000  # of its texts; the oldest items are forgotten
+MAX_CHARS = 400_000  # of its texts, and of those that a response names; the oldest items are forgotten
 MAX_MESSAGE = 65_536  # characters of a message without audio: what it asks for may be echoed
 MAX_TURN_MS = 120_000  # a longer turn is cut here
 MAX_PENDING, MAX_PENDING_MS = 16, 2 * MAX_TURN_MS  # turns whose words are being recognised, and their audio: 8 MB
@@ -452,10 +452,12 @@ class Conversation:
     def _insert(self, item: Item, place: int | None = None, *, empty: bool = False) -> None:
         self._items.insert(len(self._items) if place is None else place, item)
         self._tell("conversation.item.added", previous_item_id=self._before(item), item=item.wire(empty=empty))
-        while len(self._items) > 1 and (
-            len(self._items) > MAX_ITEMS or sum(len(item.text) for item in self._items) > MAX_CHARS
-        ):
-            del self._items[1 if self._items[0] is item else 0]  # never the new one
+        items, chars = len(self._items) - MAX_ITEMS, _chars(self._items) - MAX_CHARS  # too many
+        for old in [each for each in self._items if each is not item]:
+            if items <= 0 and chars <= 0:
+                break
+            self._items.remove(old)
+            items, chars = items - 1, chars - len(old.text)
 
     def _before(self, item: Item) -> str | None:
         place = self._items.index(item)
@@ -512,6 +514,9 @@ class Conversation:
         settings: SharedSettings = merged(self.session, given, "response")
         self._check(settings, "response")
         items = None if extras.input is None else list(self._input(extras.input))
+        if _chars(items or ()) > MAX_CHARS:
+            message = f"the items of a response have at most {MAX_CHARS} characters together"
+            raise RealtimeError("string_above_max_length", message, "response.input")
         heard = [item for item in items or () if item.heard is not None]
         self._check_recogniser(*heard)
         self._respond(settings, extras, items)
@@ -520,9 +525,10 @@ class Conversation:
         self._go_on()
 
     def _input(self, given: Sequence[NewItem | ItemReference]) -> Iterator[Item]:
+        known = {item.id: item for item in self._items}
         for item in given:
             if isinstance(item, ItemReference):
-                yield self._item(item.id, "invalid_value", "response.input")
+                yield known.get(item.id) or self._item(item.id, "invalid_value", "response.input")
             else:
                 yield self._made(item, "response.input")
 
@@ -701,6 +707,10 @@ class Conversation:
     def _send(self, event: Event) -> None:
         for message in to_beta(event) if self._beta else (event,):
             self.events.append({"event_id": f"event_{next(self._numbers)}"} | message)
+
+
+def _chars(items: Iterable[Item]) -> int:
+    return sum(len(item.text) for item in items)
 
 
 def _part(item: Item, *, empty: bool = False) -> dict[str, Any]:

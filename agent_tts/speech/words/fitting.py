@@ -180,11 +180,14 @@ class Fit:
             self._gaps += gaps
             self.revision += 1
 
-    def reach(self, mark: int, audio_ms: float) -> None:
-        """Exactly the marks before `mark` lie in the first `audio_ms` of audio, part of which may not be heard yet."""
+    def reach(self, mark: int, audio_ms: float, *, sounds: bool = False) -> None:
+        """Exactly the marks before `mark` lie in the first `audio_ms` of audio, part of which may not be heard yet.
+
+        `sounds`: there is no silence at the end of it, or none that belongs to these marks.
+        """
         self._place_gaps()
         sounded_ms = self._silences.sounded_until_ms
-        is_heard = audio_ms < self.heard_ms + 1  # audio_ms is in whole ms
+        is_heard = audio_ms < self.heard_ms + 1 and not sounds  # audio_ms is in whole ms
         end_ms = min(sounded_ms, audio_ms) if is_heard and sounded_ms is not None else audio_ms
         able = [guess for guess in self._guesses if guess.last.mark < mark and guess.last.start_ms < end_ms]
         if able:
@@ -203,7 +206,10 @@ class Fit:
     def _extended(self, guess: Guess, gap: Gap) -> Iterator[Guess]:
         """The guess with each meaning of a gap: no pause, or one of the next pauses."""
         last = guess.last
-        if gap.start_ms <= last.start_ms <= gap.end_ms:  # silence after a flush or before the first sound
+        if gap.end_ms < last.start_ms:  # it lies before what the engine has told
+            yield guess
+            return
+        if gap.start_ms <= last.start_ms:  # silence after a flush or before the first sound
             yield replace(guess, pins=(last._replace(start_ms=gap.end_ms),))
             return
         length_ms = gap.end_ms - gap.start_ms

@@ -7,10 +7,11 @@ time: a word, or a part of a long one.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -167,8 +168,11 @@ class WordTimeline:
     def align(self, times: Sequence[Word]) -> list[Word]:
         """Take times from the engine, in text order; returns the words that they complete.
 
-        Tokens that are not spoken (a dash, an emoji) have no length and lie just before the next spoken word.
+        Tokens that are not spoken (a dash, an emoji) have no length and lie just before the next spoken word. If words
+        are estimated, the times are those of whole pieces of the text, complete words between which estimates lie.
         """
+        if not self.aligned:
+            return [word for piece in times for word in self._pin(piece)]
         self._marks += times
         done = times[-1].char_end if times else 0
         words: list[Word] = []
@@ -179,6 +183,15 @@ class WordTimeline:
                 break
             self._pending.popleft()
             words.append(self._word(token, start))
+        return words
+
+    def _pin(self, piece: Word) -> list[Word]:
+        words = self.complete() if self._length - len(self._tail) < piece.char_end else []
+        while self._pending and (not self._places or self._places[-1][1] < piece.char_end):
+            self._estimate(tokens=len(self._tokens) + 1)
+        first = bisect_right(self._places, piece.char_start, key=itemgetter(1))
+        self._fit.reach(first, piece.start_ms, sounds=True)
+        self._fit.reach(bisect_left(self._places, (piece.char_end,)), piece.end_ms, sounds=True)
         return words
 
     # ------------------------------------------------------------ times from the audio
@@ -366,6 +379,9 @@ class LateTimeline:
 
     def flush(self) -> list[Word]:
         return self._note(self._timeline.flush)
+
+    def align(self, times: Sequence[Word]) -> list[Word]:
+        return self._note(partial(self._timeline.align, times))
 
     def hear(self, samples: int, peaks: bytes) -> None:
         self._note(partial(self._timeline.hear, samples, peaks))

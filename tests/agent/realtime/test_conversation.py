@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from agent_tts.agent.realtime.shapes import SessionSettings
 from agent_tts.errors import UnknownVoice
 from agent_tts.integrations.pipecat.words import SpokenWord
 from tests.support import typed
+from tests.work import work
 
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 SECOND = bytes(48_000)  # of 24 kHz pcm_s16le
@@ -497,6 +499,28 @@ def test_turns_that_wait_for_recognition_have_four_minutes_together(talk: Talk) 
     talk.rules.recognised(waiting[1], "Hello.")
     assert commit(0)[0]["type"] == "input_audio_buffer.committed"  # 120 s at most are kept of a turn
     assert sum(isinstance(order, Recognise) for order in talk.orders()) == 1
+
+
+def test_what_a_response_names_is_as_long_as_a_conversation(talk: Talk) -> None:
+    """A message of 57 kB asked the language model for 82 million characters."""
+    long = talk.write("x" * 50_000, "system")
+    ask = partial(talk.send, "response.create")
+    told = ask(response={"input": [{"type": "item_reference", "id": long}] * 9})
+    assert error(told)["code"] == "string_above_max_length"
+    ask(response={"input": [{"type": "item_reference", "id": long}] * 8})
+    assert [len(order.instructions) for order in talk.orders() if isinstance(order, Answer)] == [400_014]
+
+
+def test_long_conversations_cost_what_their_messages_do(talk: Talk) -> None:
+    """An item that pushes out a thousand others, and a thousand references, are looked up once each."""
+    for _ in range(990):
+        talk.write("x")
+    last = talk.write("x")
+    input_ = [{"type": "item_reference", "id": last}] * 1_300
+    assert work(lambda: talk.send("response.create", response={"input": input_})) < 600_000
+    for _ in range(6):
+        talk.write("x" * 60_000)
+    assert work(lambda: talk.write("x" * 60_000)) < 500_000
 
 
 def test_a_refused_item_is_not_recognised(talk: Talk) -> None:
