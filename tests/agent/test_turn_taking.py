@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ class Asked(FrameProcessor):
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMContextFrame):
-            self.turns.append((time.monotonic(), str(frame.context.get_messages()[-1]["content"]).strip()))
+            messages: list[Any] = list(frame.context.get_messages())
+            self.turns.append((time.monotonic(), str(messages[-1]["content"]).strip()))
         await self.push_frame(frame, direction)
 
 
