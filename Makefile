@@ -114,8 +114,15 @@ clean: ## remove the virtual environment and caches
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. What else goes wrong
+# is pip's to say.
 $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable .
+	@said=$$($(PIP) --editable '.[voice]' 2>&1) || case "$$said" in \
+		*"No matching distribution found for onnxruntime"*) \
+			echo "no natural voice: onnxruntime has no wheel for this machine. English is spoken by espeak-ng" ;; \
+		*) echo "$$said" >&2; exit 1 ;; \
+	esac
 	@touch $@
 
 $(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
@@ -123,7 +130,7 @@ $(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/base
 
 $(VENV)/agent: pyproject.toml configs/constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[agent]'
+	$(PIP) --editable '.[agent,voice]'
 	@touch $@ $(VENV)/base
 
 $(VENV)/fuzz: pyproject.toml configs/constraints.txt $(VENV)/dev

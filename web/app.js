@@ -26,12 +26,27 @@ import { Wave } from "./wave.js";
 
 const FLASH_MS = 2_600;
 const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is told
-/** @type {import("./notices.js").Notice} */
-const ROBOT = {
-  title: "This is the robot voice, for trying out",
-  body: "espeak-ng speaks here, on the CPU. The neural voices need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.",
-  calm: true,
-  once: true,
+const GPU = "need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.";
+/** What is heard of an engine on the CPU. @type {Record<string, import("./notices.js").Notice>} */
+const HEARD = {
+  espeak: {
+    title: "This is the robot voice, for trying out",
+    body:
+      "espeak-ng speaks here. `pip install 'agent-tts[voice]'` adds a natural voice in English; those of ten languages " +
+      "and cloned ones " +
+      GPU,
+    calm: true,
+    once: true,
+  },
+  hibari: {
+    title: "English has a natural voice here",
+    body:
+      "Other languages are spoken by the robot voice, espeak-ng. Natural voices in ten languages, cloned and designed " +
+      "ones " +
+      GPU,
+    calm: true,
+    once: true,
+  },
 };
 /** @type {import("./notices.js").Notice} */
 const CLONE = {
@@ -121,7 +136,8 @@ connection.onopen = (session, sink) => {
   at("instructions-field").hidden = !neural;
   mostChars = session.created.limits?.text_context_chars ?? Infinity;
   showSettings();
-  if (session.created.engine === "espeak") notices.show("robot", ROBOT);
+  const heard = HEARD[session.created.engine ?? ""];
+  if (heard) notices.show("heard", heard);
   if (!hasVoices) loadVoices();
   if (!askedForAgent) findAgent();
   nodeView.offer();

@@ -1424,8 +1424,8 @@ function heardText(text, words, playedMs) {
 const UNSPACED =
   String.raw`(?![\u02b0-\u02ff\u0e33\u0eb3])(?=[\p{L}\p{Nl}])[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Bopo}\p{scx=Thai}` +
   String.raw`\p{scx=Laoo}\p{scx=Tibt}\p{scx=Mymr}\p{scx=Khmr}\p{scx=Tale}\p{scx=Talu}\p{scx=Lana}\p{scx=Bali}\p{scx=Yiii}\p{scx=Java}\p{scx=Tavt}]`;
-const ENDS_UNSPACED = new RegExp(String.raw`${UNSPACED}[^\p{L}\p{N}\s]*$`, "u");
-const BEGINS_UNSPACED = new RegExp(String.raw`^[^\p{L}\p{N}\s]{0,4}${UNSPACED}`, "u");
+// Two words with a NUL between them of which one has no space beside it.
+const JOINED = new RegExp(String.raw`${UNSPACED}[^\p{L}\p{N}\s]*\0|\0[^\p{L}\p{N}\s]{0,4}${UNSPACED}`, "u");
 
 /**
  * The white space between two words: the rule of agent_tts/text/words.py.
@@ -1437,8 +1437,7 @@ function spaceOf(gap, before, after) {
   const tags = gap.trim();
   if (!tags) return gap;
   const [left] = gap.split(tags, 1);
-  const isJoined = ENDS_UNSPACED.test(before.slice(-64)) || BEGINS_UNSPACED.test(after);
-  return left || gap.slice(tags.length) || (isJoined ? "" : " ");
+  return left || gap.slice(tags.length) || (JOINED.test(`${before.slice(-64)}\0${after}`) ? "" : " ");
 }
 
 /**

@@ -250,6 +250,13 @@ def delete(name: Name, url: Url = None, key: Key = None) -> None:
     """Delete a voice of your own from a running node (--url) or from the library of this machine."""
 
 
+@command_of(voices, run="agent_tts.cli.fetch:fetch")
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all: emma, fenrir, fable, kore.")] = None,
+) -> None:
+    """Fetch more natural English voices for this machine (hibari; 8 MB each), once. Nodes have them after a restart."""
+
+
 @command_of(voices, "lexicon", run="agent_tts.cli.voices:lexicon")
 def voice_lexicon(
     name: Name,

@@ -71,9 +71,9 @@ class ModelOptions:
 class OwnNodeOptions(ModelOptions):
     """A node that the command starts on a free port."""
 
-    engine: Annotated[str, typer.Option("--engine", help="Of the node that is started: tone, espeak or qwen3.")] = (
-        "espeak"
-    )
+    engine: Annotated[
+        str, typer.Option("--engine", help="Of the node that is started: tone, espeak, hibari or qwen3.")
+    ] = "espeak"
 
     @property
     def engine_name(self) -> str:

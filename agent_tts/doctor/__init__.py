@@ -21,6 +21,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "fronts": partial(machine.fronts, settings),
         "encoders": machine.encoders,
         "espeak": machine.espeak,
+        "hibari": partial(machine.hibari, settings),
         "gpu": partial(gpu.gpu, settings),
         "open files": partial(machine.file_limit, settings),
         "clock": machine.clock,

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from agent_tts.config.settings import Settings
@@ -87,19 +88,31 @@ def encoders() -> list[Finding]:
 
 
 def espeak() -> list[Finding]:
+    return _engine("espeak", bad, "pip install --force-reinstall espeakng-loader")
+
+
+def hibari(settings: Settings) -> list[Finding]:
+    """The natural voice, without which espeak speaks."""
+    if settings.engine not in ("auto", "hibari") or settings.qwen3.models:
+        return []
+    without = bad if settings.engine == "hibari" else note
+    return _engine("hibari", without, "for a natural voice in English: pip install 'agent-tts[voice]'")
+
+
+def _engine(name: str, without: Callable[[str, str, str], Finding], advice: str) -> list[Finding]:
     """Start an engine process, speak, and measure the time to first audio."""
     try:
-        voices, ttfa_ms = asyncio.run(_speak())
+        voices, ttfa_ms = asyncio.run(_speak(name))
     except (SpeechError, SettingsError) as error:
-        return [bad("espeak", str(error), "pip install --force-reinstall espeakng-loader")]
-    return [good("espeak", f"{voices} voices, first audio after {ttfa_ms:.1f} ms")]
+        return [without(name, str(error), advice)]
+    return [good(name, f"{voices} voices, first audio after {ttfa_ms:.1f} ms")]
 
 
-async def _speak() -> tuple[int, float]:
+async def _speak(name: str) -> tuple[int, float]:
     from agent_tts.options import SpeechOptions
     from agent_tts.serve.local_engine import engine
 
-    async with engine(Settings(engine="espeak", slots=1, queue=1)) as (service, info):
+    async with engine(Settings.model_validate({"engine": name, "slots": 1, "queue": 1})) as (service, info):
         speech = service.open(SpeechOptions(lead_ms=None))
         speech.write("All is well.")
         speech.end()

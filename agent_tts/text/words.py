@@ -35,8 +35,8 @@ _OPENERS = "[\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#�
 _BEHIND = "[^\\w\\s\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]*"
 
 _WORD = re.compile(rf"{_OPENERS}{CLUSTER}{_BEHIND}|(?:(?!{_OPENERS}{UNSPACED})\S)+")
-_ENDS_UNSPACED = re.compile(f"{UNSPACED}[{_MARKS}]*{_BEHIND}$")
-_BEGINS_UNSPACED = re.compile(_OPENERS + UNSPACED)
+# Two words with a NUL between them of which one has no space beside it.
+_JOINED = re.compile(f"{UNSPACED}[{_MARKS}]*{_BEHIND}\\0|\\0{_OPENERS}{UNSPACED}")
 END_CHARS = 64  # of a word, in which its end is looked for
 
 
@@ -48,7 +48,7 @@ def words(text: str) -> Iterator[tuple[int, str]]:
 
 def are_joined(before: str, after: str) -> bool:
     """Whether two texts need no white space between them to be two words."""
-    return bool(_ENDS_UNSPACED.search(before[-END_CHARS:]) or _BEGINS_UNSPACED.match(after))
+    return _JOINED.search(f"{before[-END_CHARS:]}\0{after[:END_CHARS]}") is not None
 
 
 def space(gap: str, before: str, after: str) -> str:

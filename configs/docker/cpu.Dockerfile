@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
 # A node without a GPU: docker build --file configs/docker/cpu.Dockerfile --tag agent-tts:cpu .
-# EXTRAS=agent,otel makes one that can be talked to as well.
+# EXTRAS=agent,otel,voice makes one that can be talked to as well.
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim-bookworm AS build
-ARG EXTRAS=otel
+ARG EXTRAS=otel,voice
 WORKDIR /src
 RUN python -m venv --without-pip /opt/agent-tts
 COPY pyproject.toml README.md ./
@@ -27,6 +27,7 @@ ENV PATH=/opt/agent-tts/bin:${PATH} \
     HOME=/var/lib/agent-tts \
     XDG_DATA_HOME=/var/lib/agent-tts \
     HF_HOME=/var/lib/agent-tts/models \
+    HIBARI_HOME=/var/lib/agent-tts/hibari \
     AGENT_TTS_HOST=0.0.0.0 \
     AGENT_TTS_PORT=8100 \
     AGENT_TTS_LOG_FORMAT=json
@@ -38,4 +39,4 @@ EXPOSE 8100/tcp
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 CMD ["agent-tts", "health"]
 ENTRYPOINT ["agent-tts"]
-CMD ["serve", "--engine", "espeak"]
+CMD ["serve"]

@@ -173,9 +173,9 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
     """
     async with open_page(browser, engine="espeak") as (page, running):
         await ready(page)
-        command = str(await page.js("document.querySelector('[data-kind=robot] code ~ code').textContent"))
+        command = str(await page.js("document.querySelector('[data-kind=heard] code:last-of-type').textContent"))
         assert load_settings(find_config(command.removeprefix("agent-tts serve --config "))).qwen3.models
-        await page.click("[data-kind=robot] button")
+        await page.click("[data-kind=heard] button")
         await page.open(running.url + "/?again")
         await page.js(EAR)
         await ready(page)

@@ -41,7 +41,7 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
     [
         (("--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
         (("--set", "slots"), b"--set slots: must be KEY=VALUE"),
-        (("--engine", "expeak"), b"'auto', 'qwen3', 'espeak' or 'tone', not 'expeak'"),
+        (("--engine", "expeak"), b"'auto', 'qwen3', 'hibari', 'espeak' or 'tone', not 'expeak'"),
         (("--host", "0.0.0.0"), b"needs auth.api_keys"),
         (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
     ],

@@ -33,6 +33,28 @@ async def test_a_sentence_goes_on_when_its_node_is_lost() -> None:
         assert abs(length - other) < 0.4, encoding  # of 6 s: no word is missing, none is there twice
 
 
+async def test_a_text_without_spaces_goes_on_behind_a_character() -> None:
+    """Mutation: a word ends at white space alone, so that all is said again."""
+    text = "今天天气很好我们一起去公园散步然后回家吃饭" * 2
+    async with two_nodes_in_this_loop() as balanced:
+        async with connect(balanced.url, moves=True, lead_ms=200) as connection:
+            speech = await connection.open()
+            speech.write(text)
+            speech.end()
+            killing = asyncio.get_running_loop().call_later(1.0, balanced.lose)
+            told, samples = dict[int, str](), 0
+            async for event in speech.events():
+                match event:
+                    case Words(kind="aligned", words=some):
+                        told |= {word.char_start: word.word for word in some}
+                    case Audio(payload=payload):
+                        samples += len(payload) // 2
+            assert killing.when() < asyncio.get_running_loop().time()
+            assert 5 < speech._first_char < 35
+    assert [told[place] for place in sorted(told)] == list(text)
+    assert samples / 24 == pytest.approx(len(text) * 60, abs=120)  # two characters
+
+
 async def _heard(connection: MovingConnection, encoding: str, **options: Any) -> float:
     """Say `TEXT`, and decode what comes as one stream; returns the seconds of sound in it."""
     rate, codec = ENCODINGS[encoding]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import re
@@ -9,11 +10,13 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from typer.main import get_command
 
 from agent_tts.cli.app import app
@@ -84,6 +87,30 @@ def test_an_image_s_python_and_extras_are_the_package_s(path: Path) -> None:
     assert int(python) >= int(PYPROJECT["project"]["requires-python"].removeprefix(">=3."))
     (extras,) = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.M)
     assert set(extras.split(",")) <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_the_constraints_name_all_that_the_package_and_its_extras_need() -> None:
+    """A package that they lack would be installed in any version."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[._-]+", "-", name).lower()
+
+    lines = (CONFIGS / "constraints.txt").read_text().splitlines()
+    pinned = {plain(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    project = PYPROJECT["project"]
+    parts = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    wanted = [Requirement(line) for line in parts if not line.startswith("agent-tts[")]
+    seen = set()
+    while wanted:
+        needed = wanted.pop()
+        if (key := (plain(needed.name), frozenset(needed.extras))) in seen:
+            continue
+        seen.add(key)
+        assert plain(needed.name) in pinned | {"setuptools"}, needed  # torch's, which pip leaves as it is
+        with suppress(importlib.metadata.PackageNotFoundError):  # atheris and mutmut are installed on demand
+            found = map(Requirement, importlib.metadata.requires(needed.name) or ())
+            extras = {"", *needed.extras}
+            wanted += [one for one in found if not one.marker or any(one.marker.evaluate({"extra": x}) for x in extras)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))

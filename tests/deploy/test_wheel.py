@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -17,10 +18,12 @@ import httpx
 import pytest
 
 from tests.node_process import RunningProcess
+from tests.without import NATURAL, without
 
 pytestmark = pytest.mark.node
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = sysconfig.get_path("purelib")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment() -> dict[str, str]:
     """Its packages come from the tests' environment, but not what is installed there by reference to a folder."""
-    return {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": PACKAGES, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def test_it_is_the_wheel_that_speaks(installed: Path, tmp_path: Path) -> None:
@@ -63,10 +66,12 @@ def test_it_is_the_wheel_that_speaks(installed: Path, tmp_path: Path) -> None:
 
 
 @contextmanager
-def node(installed: Path, folder: Path) -> Iterator[RunningProcess]:
+def node(installed: Path, folder: Path, **variables: str) -> Iterator[RunningProcess]:
     with (folder / "log").open("wb") as log:
         serve: list[str | Path] = [installed / "agent-tts", "serve", "--port", "0", "--config", "cpu"]
-        process = subprocess.Popen(serve, env=environment(), cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            serve, env=environment() | variables, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         yield RunningProcess(process, folder / "log")
     finally:
@@ -83,3 +88,21 @@ def test_a_node_of_it_has_the_page_the_docs_and_the_named_configurations(install
         speech = client.post("/v1/audio/speech", json={"input": "Hello.", "voice": "alloy"})
         assert speech.status_code == 200, speech.text
         assert len(speech.content) > 3_000
+
+
+def test_the_base_alone_speaks_by_espeak_and_says_how_to_get_the_natural_voice(installed: Path, tmp_path: Path) -> None:
+    """Nothing of the base may import what is not in it: a process that does fails here."""
+    required = [line for line in importlib.metadata.requires("agent-tts") or () if "extra ==" not in line]
+    assert not [line for line in required if line.startswith(("hibari", "onnxruntime"))]
+    hidden = without(tmp_path, *NATURAL, path=PACKAGES)
+    with node(installed, tmp_path, **hidden) as running, httpx.Client(base_url=running.url, timeout=30) as client:
+        assert "pip install 'agent-tts[voice]'" in running.log
+        assert client.get("/v1/audio/voices").json()["default"] == "en-us"
+        speech = client.post("/v1/audio/speech", json={"input": "Hello.", "voice": "alloy"})
+        assert (speech.status_code, len(speech.content) > 3_000) == (200, True)
+
+
+def test_with_the_extra_it_speaks_by_the_natural_voice(installed: Path, tmp_path: Path) -> None:
+    with node(installed, tmp_path) as running, httpx.Client(base_url=running.url, timeout=30) as client:
+        assert "agent-tts[voice]" not in running.log
+        assert client.get("/v1/audio/voices").json()["default"] == "heart"

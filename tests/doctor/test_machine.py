@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,25 +12,40 @@ from agent_tts.doctor import examine, machine, safely
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.errors import EngineLost
 from tests.cli.process import invoke
+from tests.without import NATURAL, without
 
 
 def test_this_machine_can_run_a_node_and_what_is_not_good_has_advice() -> None:
     findings = list(examine(Settings(port=0)))
-    named = "python, packages, encoders, espeak, gpu, open files, clock, voices, port, tls, webrtc, udp, player"
+    named = "python, packages, encoders, espeak, hibari, gpu, open files, clock, voices, port, tls, webrtc, udp, player"
     assert {*named.split(", ")} <= {finding.what for finding in findings}
     assert [finding for finding in findings if finding.verdict is Verdict.BAD] == []
-    assert any("first audio after" in finding.found for finding in findings if finding.what == "espeak")
+    spoken = [finding.what for finding in findings if "first audio after" in finding.found]
+    assert spoken == ["espeak", "hibari"]
     for finding in findings:
         assert bool(finding.advice) is (finding.verdict is not Verdict.GOOD), finding
 
 
 def test_an_engine_that_does_not_start_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail() -> tuple[int, float]:
-        raise EngineLost("no library")
+    async def fail(name: str) -> tuple[int, float]:
+        raise EngineLost(f"no library for {name}")
 
     monkeypatch.setattr(machine, "_speak", fail)
     (finding,) = machine.espeak()
-    assert (finding.verdict, finding.found) == (Verdict.BAD, "no library")
+    assert (finding.verdict, finding.found) == (Verdict.BAD, "no library for espeak")
+
+
+@pytest.mark.parametrize(("engine", "verdict"), [("auto", Verdict.NOTE), ("hibari", Verdict.BAD)])
+def test_without_the_natural_voice_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, verdict: Verdict
+) -> None:
+    """The engine's process is one where hibari is not installed. A node with models does not need it."""
+    for name, value in without(tmp_path, *NATURAL).items():
+        monkeypatch.setenv(name, value)
+    (finding,) = machine.hibari(Settings.model_validate({"engine": engine}))
+    assert (finding.verdict, "is not installed: pip install" in finding.found) == (verdict, True)
+    assert "pip install 'agent-tts[voice]'" in finding.advice
+    assert machine.hibari(Settings.model_validate({"qwen3": {"models": ["nowhere"]}})) == []
 
 
 def test_a_missing_package_is_bad_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ class Transcript:
     def __init__(self, start_ms: float = 0.0) -> None:
         # The context's first sample, from the reply's first.
         self._start_ms = start_ms
-        self._due = DueWords[Word]()
+        self._due = DueWords()
         self._spacing = Spacing()
 
     def write(self, text: str) -> None:

@@ -19,6 +19,7 @@ from pipecat.frames.frames import (
     StartFrame,
     TTSAudioRawFrame,
     TTSStoppedFrame,
+    TTSTextFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import TTSSettings
@@ -94,7 +95,7 @@ class _Turn:
 
 _NAMES: dict[type, str] = {
     TTSService: "_aggregated_frame_sequencer _apply_force_complete _call_event_handler _is_streaming_tokens "
-    "_push_sequencer_frames _register_spoken_text _speak_text _update_settings",
+    "_push_sequencer_frames _push_word_frames _add_word_timestamps _register_spoken_text _speak_text _update_settings",
 }
 
 
@@ -156,6 +157,8 @@ class AgentTTSService(TTSService):
             max_consecutive_zero_audio_contexts=0,
             **options,
         )
+        # The word that Pipecat makes frames of.
+        self._word = ("", False)
         self._client: NodeClient = (
             WebSocketNodeClient(url, api_key, moves=moves)
             if speech is None
@@ -383,6 +386,26 @@ class AgentTTSService(TTSService):
         turn.spoken += words
         for word in words:
             await self.add_word_timestamps([(word.text, word.at_s)], turn.context_id, word.joined)
+
+    async def _add_word_timestamps(
+        self,
+        word_times: list[tuple[str, float]],
+        context_id: str | None = None,
+        includes_inter_frame_spaces: bool = False,
+    ) -> None:
+        for timed in word_times:
+            self._word = timed[0], includes_inter_frame_spaces
+            await super()._add_word_timestamps([timed], context_id, includes_inter_frame_spaces)
+
+    async def _push_word_frames(self, frames: list[Frame]) -> None:
+        """Pipecat strips words, and takes all of a sentence for joined behind one that is."""
+        word, joined = self._word
+        for frame in frames:
+            if isinstance(frame, TTSTextFrame):
+                frame.includes_inter_frame_spaces = joined
+                if joined and word.startswith(" "):
+                    frame.raw_text = f" {frame.raw_text or frame.text}"
+        await super()._push_word_frames(frames)
 
     async def _finish_if_ended(self, turn: _Turn) -> None:
         """End the audio context of a turn without an utterance, if it gets no more text."""

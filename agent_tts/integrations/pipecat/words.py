@@ -45,7 +45,7 @@ class SpokenWords:
 
     def __init__(self) -> None:
         # What is due of the context that speaks now.
-        self._due = DueWords[Word]()
+        self._due = DueWords()
         self._spacing = Spacing()
         # Audio of the turn before this context.
         self._before_ms = 0.0

@@ -158,7 +158,7 @@ class ContextEvents:
 
     def __init__(self, context_id: str | None, audio_format: RawFormat, text: str = "") -> None:
         # Words that wait for their audio, and the text so far that has them.
-        self.words = DueWords[Word]()
+        self.words = DueWords()
         self.text = text
         self._context_id = context_id
         self._sample_bytes = ENCODINGS[audio_format.encoding][1]

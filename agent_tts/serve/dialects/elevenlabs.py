@@ -49,7 +49,7 @@ class _SpokenContext:
     state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
     is_flushed: bool = False  # since its last text
     ends_in_word: bool = False  # its text so far
-    words: DueWords[Word] = field(default_factory=DueWords)
+    words: DueWords = field(default_factory=DueWords)
     characters: CharacterTimes = field(default_factory=CharacterTimes)
 
 

@@ -138,7 +138,7 @@ class TimedBody(AudioBody):
     def __init__(self, audio: AudioFormat, text: str, *, is_whole: bool) -> None:
         super().__init__(audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
         self._is_whole = is_whole
-        self._due = DueWords[Word]()
+        self._due = DueWords()
         self._characters = CharacterTimes(text)
         # Bytes and characters for the next object.
         self._pieces = WholeAudio()

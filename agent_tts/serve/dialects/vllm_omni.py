@@ -92,7 +92,7 @@ class _Utterance:
     is_starved: bool = False  # failed for lack of text, after all text so far was spoken
     bytes: int = 0  # of audio sent
     chunks: int = 0
-    words: DueWords[Word] = field(default_factory=DueWords)
+    words: DueWords = field(default_factory=DueWords)
 
     @property
     def context_id(self) -> str:

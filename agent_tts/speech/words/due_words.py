@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+
+from agent_tts.messages import Word
 
 
-class TimedText(Protocol):
-    """A word or a part of one: times in ms of the context's audio, character offsets in its text."""
-
-    @property
-    def start_ms(self) -> float: ...
-    @property
-    def char_start(self) -> int: ...
-    @property
-    def char_end(self) -> int: ...
-
-
-W = TypeVar("W", bound=TimedText)
-
-
-class DueWords(Generic[W]):
+class DueWords:
     """Words of one context that wait for their audio, for clients that cannot correct a time.
 
     New times replace those of a waiting word. Final (`aligned`) times arrive before their audio, so after the first
@@ -29,13 +16,13 @@ class DueWords(Generic[W]):
 
     def __init__(self) -> None:
         # Waiting words by `char_start`, in text order.
-        self._waiting: dict[int, W] = {}
+        self._waiting: dict[int, Word] = {}
         # `char_end` of the last word with final times; None before the first.
         self._final: int | None = None
         # `char_end` of the last released word.
         self._passed = 0
 
-    def learn(self, words: Iterable[W], *, final: bool = False) -> None:
+    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
         """Take words or new times of words; released words are ignored."""
         for word in words:
             if final:
@@ -43,7 +30,7 @@ class DueWords(Generic[W]):
             if word.char_start >= self._passed:
                 self._waiting[word.char_start] = word
 
-    def due(self, audio_ms: float) -> list[W]:
+    def due(self, audio_ms: float) -> list[Word]:
         """Release the words that start before `audio_ms` of the context's audio."""
         due = []
         for word in self._waiting.values():
@@ -52,10 +39,10 @@ class DueWords(Generic[W]):
             due.append(word)
         return self._let_go(due)
 
-    def rest(self) -> list[W]:
+    def rest(self) -> list[Word]:
         return self._let_go(list(self._waiting.values()))
 
-    def _let_go(self, words: list[W]) -> list[W]:
+    def _let_go(self, words: list[Word]) -> list[Word]:
         for word in words:
             del self._waiting[word.char_start]
             self._passed = word.char_end

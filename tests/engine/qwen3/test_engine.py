@@ -51,6 +51,9 @@ from agent_tts.options import (
     SpeechOptions,
     TextMode,
 )
+from agent_tts.speech.words.peaks import peaks
+from agent_tts.speech.words.timeline import WordTimeline
+from agent_tts.text.words import words
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.engine.driver import (
     FLUSH,
@@ -102,6 +105,27 @@ def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
 def alone(ryan: Qwen3Engine) -> Spoken:
     """The output of `TEXT` with `RYAN` when no other request runs."""
     return speak(ryan, TEXT, options=RYAN)
+
+
+def test_text_without_spaces_is_heard_like_text_with_spaces(ryan: Qwen3Engine) -> None:
+    """The same words, with the same audio: what is estimated of them is as near. Whole, and a character a frame."""
+    text = "今天天气很好，我们去公园散步。"
+    frames = speak(ryan, text, options=RYAN).frames
+    assert len(frames) >= 5
+    heard: list[list[int]] = []
+    characters = [word for _, word in words(text)]
+    for given, is_live in itertools.product((characters, [f"{word} " for word in characters]), (False, True)):
+        timeline, counts = WordTimeline(aligned=False, language="zh"), list[int]()
+        for number, frame in enumerate(frames * 8):
+            for token in given[number : number + 1] if is_live else given if not number else []:
+                timeline.append(token)
+            timeline.hear(len(frame) // 2, peaks(frame))
+            counts.append(len(list(words(timeline.split((number + 1) * 80)[0]))))
+        heard.append(counts)
+    whole, live, spaced, spaced_live = heard
+    assert whole[-1] > 10
+    assert max(abs(a - b) for a, b in zip(whole, spaced, strict=True)) <= 1
+    assert max(abs(a - b) for a, b in zip(live, spaced_live, strict=True)) <= 1
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.integrations.livekit.tts import Transcript
 from agent_tts.messages import Word
+from agent_tts.text.words import words
 
 TEXT = "Hello there,  you. "
 HELLO = Word("Hello", 0, 300, 0, 5)
@@ -28,6 +30,14 @@ def test_a_word_waits_for_its_audio() -> None:
     assert made.due(430) == [" there,"]
     assert made.finish(900) == ["  you.", " "]
     assert made.finish(900) == []
+
+
+@pytest.mark.parametrize("text", ["我用iPhone手机，很好。", "我用 iPhone 手机。", "สวัสดีครับ ไปไหม", "Hello 你好，Bob！"])
+def test_it_has_the_spaces_of_the_text(text: str) -> None:
+    made = Transcript()
+    made.write(text)
+    made.learn(Word(word, 0, 0, at, at + len(word)) for at, word in words(text))
+    assert "".join(made.finish(900)) == text
 
 
 def test_times_are_in_seconds_of_the_reply() -> None:

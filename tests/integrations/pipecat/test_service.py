@@ -302,6 +302,26 @@ async def test_a_fault_of_the_node_affects_one_turn_and_reports_no_unheard_word(
         await until(lambda: said(context) == ["One two three", "Clean again."])
 
 
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ["你好", "，世", "界。", "我用", "iPhone", "手机。"],
+        ["我用 ", "iPhone", " 手机。", "很好。"],
+        ["สวัส", "ดี", "ครับ ", "ไป", "ไหม"],
+        ["Hello ", "你好", "，my good", " friend", "！"],
+    ],
+    ids=lambda tokens: tokens[0],
+)
+async def test_the_context_has_the_spaces_of_the_text(node: RunningNode, way: Way, tokens: list[str]) -> None:
+    """Mutation: words of scripts without spaces come one by one and are not joined."""
+    context = LLMContext()
+    async with running([service(node, way)], after=[LLMAssistantAggregator(context)]) as pipeline:
+        await pipeline.turn(*tokens)
+        await until(lambda: bool(said(context)))
+        assert said(context) == ["".join(tokens)]
+        assert len(pipeline.words) >= 4
+
+
 async def test_a_turn_beyond_the_nodes_limit_is_an_error(way: Way) -> None:
     async with running_node(limits={"max_frames": 10}) as node, running([service(node, way)]) as pipeline:
         await pipeline.turn(TEXT)

@@ -9,7 +9,7 @@ def word(text: str, char: int, start_ms: int) -> Word:
 
 
 def test_each_word_is_released_once_with_its_audio() -> None:
-    words = DueWords[Word]()
+    words = DueWords()
     words.learn([word("a", 0, 0), word("b", 2, 100), word("c", 4, 250)])
     assert [w.word for w in words.due(80)] == ["a"]
     assert [w.word for w in words.due(80)] == []
@@ -19,7 +19,7 @@ def test_each_word_is_released_once_with_its_audio() -> None:
 
 
 def test_better_times_replace_waiting_words_only() -> None:
-    words = DueWords[Word]()
+    words = DueWords()
     words.learn([word("a", 0, 0), word("b", 2, 100)])
     assert [w.word for w in words.due(80)] == ["a"]
     words.learn([word("a", 0, 10), word("b", 2, 200)])
@@ -28,7 +28,7 @@ def test_better_times_replace_waiting_words_only() -> None:
 
 
 def test_after_the_first_final_time_words_wait_for_theirs() -> None:
-    words = DueWords[Word]()
+    words = DueWords()
     words.learn([word("a", 0, 0), word("b", 2, 100), word("c", 4, 250)])
     words.learn([word("a", 0, 10)], final=True)
     assert [w.word for w in words.due(400)] == ["a"]

@@ -1,0 +1,78 @@
+"""`agent-tts voices fetch`: more voices of hibari, from where their maker keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from agent_tts.errors import SettingsError
+
+ANSWER_S = 30.0  # longest wait for the next bytes
+
+
+def fetch(names: Sequence[str] | None) -> None:
+    """Fetch voices of these names, or all, that are not here. A voice is there whole and checked, or not at all.
+
+    Raises:
+        SettingsError: hibari is not installed or has no such voice, or one cannot be fetched or stored.
+    """
+    try:
+        from agent_tts.engine.hibari.speech import installed
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[voice]'") from error
+    from hibari import voices
+
+    if unknown := sorted({*(names or ())} - voices.VOICES.keys()):
+        raise SettingsError(f"hibari has no voice {', '.join(unknown)}: it has {', '.join(voices.VOICES)}")
+    here = installed()
+    wanted = {name: facts for name, facts in voices.VOICES.items() if name not in here and (not names or name in names)}
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        for name, facts in wanted.items():
+            task = shown.add_task(name, total=facts["bytes"])
+            path = Path(voices.cache_dir(), facts["file"])
+            address = voices.BASE_URL + facts["file"]
+            try:
+                _download(address, path, facts["bytes"], facts["sha256"], partial(shown.advance, task))
+            except OSError as error:
+                raise SettingsError(f"{name} cannot be stored in {path.parent}: {error.strerror}") from error
+            except httpx.HTTPError as error:
+                why = str(error) or type(error).__name__
+                raise SettingsError(
+                    f"{name} cannot be fetched from {address}: {why}; try again, or fetch it elsewhere "
+                    f"and copy it to {path}"
+                ) from error
+    told = f"{', '.join(wanted)}: in {voices.cache_dir()}; a running node has them after a restart"
+    console.print(f"agent-tts: {told if wanted else 'all of them are here'}")
+
+
+def _download(address: str, path: Path, size: int, digest: str, tell: Callable[[int], object]) -> None:
+    """Store what is at the address, if it has these bytes. Raises httpx.HTTPError, OSError, SettingsError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    hashed = hashlib.sha256()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with part.open("wb") as file, httpx.stream("GET", address, timeout=ANSWER_S, follow_redirects=True) as answer:
+            for content in answer.raise_for_status().iter_bytes():
+                file.write(content)
+                hashed.update(content)
+                tell(len(content))
+                if file.tell() > size:
+                    break
+            file.flush()
+            os.fsync(file.fileno())
+        if hashed.hexdigest() != digest:
+            raise SettingsError(
+                f"what is at {address} is not the voice (its SHA-256 is another one): nothing is stored"
+            )
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
