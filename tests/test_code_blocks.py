@@ -31,6 +31,7 @@ NOT_HERE = {
     "agent-tts voices adapter nina": "needs the cloned voice",
     "agent-tts voices add bob": "needs a Base model: tests/cli/test_voices.py has one",
     "agent-tts voices show bob": "needs the cloned voice",
+    "agent-tts voices fetch": "needs the network: tests/cli/test_fetch.py has a server",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
     "agent-tts compile": "takes minutes",
     "agent-tts cluster": "runs until Ctrl+C, or asks a cluster: tests/cluster",

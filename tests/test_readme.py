@@ -10,11 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import av
 import httpx
+import numpy as np
 import pytest
 from pipecat.processors.filters.identity_filter import IdentityFilter
 
 from tests.integrations.pipecat.pipeline import running
+from tests.measure import sounds
+from tests.recogniser import hearing
 from tests.support import running_node, until
 
 ROOT = Path(__file__).parent.parent
@@ -68,6 +72,20 @@ async def test_the_bot_speaks_what_its_language_model_writes() -> None:
 
 def test_the_readme_takes_two_minutes_to_read() -> None:
     assert len(README.splitlines()) <= 160
+
+
+def test_the_sounds_are_small_and_say_what_is_written() -> None:
+    """Made by `python -m tests.measure.sounds`: the interrupted one has the words that were heard, and no more."""
+    (heard,) = re.findall(r'`heard: "([^"]+)"`', README)
+    for name, text in {"named": sounds.NAMED, "interrupted": heard}.items():
+        path = sounds.FOLDER / f"{name}.mp3"
+        assert path.stat().st_size < 60_000
+        assert f"(web/sounds/{name}.mp3)" in README
+        with av.open(str(path)) as file:
+            samples = np.concatenate([frame.to_ndarray()[0] for frame in file.decode(audio=0)])
+        assert hearing().wer(text, np.rint(samples * 32_767).astype(np.int16), 24_000) <= 0.1
+    assert sounds.INTERRUPTED.startswith(heard)
+    assert len(heard) < len(sounds.INTERRUPTED) - 12
 
 
 def test_named_files_and_targets_exist() -> None:

@@ -172,7 +172,7 @@ class LinkLost:
 
 
 # What there is a number of, apart from sessions.
-Place = Literal["WebRTC peers", "calls", "new voices", "clips", "whole files"]
+Place = Literal["WebRTC peers", "calls", "new voices", "clips", "whole files", "long bodies"]
 
 
 @dataclass(frozen=True, slots=True)

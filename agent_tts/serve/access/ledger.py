@@ -16,6 +16,7 @@ from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
+MAX_LONG_BODIES = 16  # with a file or a list, that come or wait to be parsed; each is kept in memory
 MAX_WHOLE_FILES = 4  # that are sent when they are complete; each is kept in memory
 MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
 
@@ -68,6 +69,7 @@ class Ledger:
             "new voices": (MAX_UPLOADS, None),
             "clips": (MAX_CLIPS, None),
             "whole files": (MAX_WHOLE_FILES, None),
+            "long bodies": (MAX_LONG_BODIES, None),
         }
         self._requests.clear()
         self._characters.clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -224,16 +225,18 @@ def node_of(request: Request) -> Node:
     return node
 
 
-async def read_body(request: Request, file_bytes: int = 0) -> bytearray:
+async def read_body(request: Request, file_bytes: int = 0, held: ExitStack | None = None) -> bytearray:
     """The body of a request, within `limits.message_bytes` and `timeouts.handshake_s`. Cancelling it is safe.
 
     Args:
         file_bytes: additional bytes for a file in the body; the time limit grows with what has come of them.
+        held: holds the place of a body with a file afterwards.
 
     Raises:
         TextTooLong: it is longer; the rest is not read.
         RequestTimeout: it takes longer, or comes more slowly than `SLOWEST_UPLOAD`.
         BadMessage: the client left before its end.
+        AtCapacity: there are too many with a file at once.
     """
     settings = node_of(request).settings
     limit = settings.limits.message_bytes + file_bytes
@@ -249,6 +252,9 @@ async def read_body(request: Request, file_bytes: int = 0) -> bytearray:
                 body += piece
                 if len(body) > limit:
                     raise too_long
+                if held is not None and len(body) > settings.limits.message_bytes:
+                    place, held = held, None
+                    place.enter_context(await node_of(request).guard.place("long bodies"))
                 deadline.reschedule(began + timeout_s + min(len(body), file_bytes) / SLOWEST_UPLOAD)
     except TimeoutError:
         file = f", and 1 s for each {SLOWEST_UPLOAD} bytes of a file" if file_bytes else ""
@@ -265,10 +271,11 @@ async def read_as(
 
     All routes read their bodies here. For the other arguments and errors see `read_body`; cancelling it is safe.
     """
-    body = await read_body(request, file_bytes)
-    if len(body) <= at_once:
-        return parse(bytes(body))
-    return await node_of(request).computing(lambda: parse(bytes(body)))  # the copy, too, takes milliseconds
+    with ExitStack() as held:
+        body = await read_body(request, file_bytes, held)
+        if len(body) <= at_once:
+            return parse(bytes(body))
+        return await node_of(request).computing(lambda: parse(bytes(body)))  # the copy, too, takes milliseconds
 
 
 async def read_request(request: Request, model: type[Model], spoken: str = "text", *, depth: int = 3) -> Model:

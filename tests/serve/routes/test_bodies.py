@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from filelock import FileLock
 
 import agent_tts
 from agent_tts.errors import InvalidRequest
+from agent_tts.serve.access.ledger import MAX_LONG_BODIES
 from agent_tts.serve.dictionaries import Dictionaries
 from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from tests.serve.dialects import livekit_run
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, running_node, taken, until
 
 VOICE = "tone-660"
 PACKAGE = Path(agent_tts.__file__).parent
@@ -164,3 +166,30 @@ async def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPa
         body = {"input": "x" * PARSED_AT_ONCE}
         answers = await asyncio.gather(*(client.post("/v1/audio/speech", json=body) for _ in range(4)))
     assert ({answer.status_code for answer in answers}, most) == ({400}, 1)
+
+
+@pytest.mark.node
+async def test_long_bodies_have_places_until_they_are_parsed(tmp_path: Path) -> None:
+    """Each is kept in memory: 200 lexicons at once took 650 MB, and others' long bodies waited behind them."""
+    async with (
+        running_node(dictionaries={"folder": str(tmp_path)}) as node,
+        httpx.AsyncClient(base_url=node.url) as client,
+    ):
+        path, limits = "/v1/pronunciation-dictionaries/add-from-rules", node.node.settings.limits
+        rules = [{"type": "alias", "string_to_replace": f"w{n}", "alias": "x" * 200} for n in range(400)]
+        long, short = {"name": "a", "rules": rules}, {"name": "a", "rules": rules[:2]}
+        assert len(json.dumps(long)) > limits.message_bytes
+        _, left = await asyncio.open_connection("127.0.0.1", int(node.url.rpartition(":")[2]))
+        left.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n".encode())
+        left.write(json.dumps(long).encode())
+        await until(lambda: taken(node, "long bodies") == 1)
+        with ExitStack() as held:
+            for _ in range(MAX_LONG_BODIES - 1):
+                held.enter_context(await node.node.guard.place("long bodies"))
+            refused = await client.post(path, json=long)
+            assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+            assert (await client.post(path, json=short)).status_code == 200
+            left.transport.abort()
+            await until(lambda: taken(node, "long bodies") == MAX_LONG_BODIES - 1)
+            assert (await client.post(path, json=long)).status_code == 200
+        assert taken(node, "long bodies") == 0
