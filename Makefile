@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants bench cluster-test cluster-demo clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants normalise-oracle bench cluster-test cluster-demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ compile-all: $(VENV)/dev ## compile every variant of the kernels for all GPUs, w
 
 mutants: $(VENV)/mutants ## which wrong changes of rules their own tests do not notice, by module (ARGS="serve/ledger --every 3")
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+ORACLE := build/normalise-oracle
+normalise-oracle: $(VENV)/dev ## what nemo-text-processing and wetext say beside `normalize`, by kind of difference (ARGS="--languages en,de")
+	@test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/text/oracle/requirements.txt
+	$(BIN)/python -m tests.text.oracle $(ORACLE)/bin/python $(ORACLE)/grammars $(ARGS)
 
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiortc.sdp import candidate_from_sdp
@@ -17,12 +18,14 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
+from agent_tts.agent.apologies import apology
 from agent_tts.agent.call import LEFT_S, Build, Call, run
+from agent_tts.agent.completions import ChatCompletions
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import BadMessage, Draining, Internal
+from agent_tts.errors import BadMessage, Draining, Internal, SpeechError
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall
 from agent_tts.options import SpeechOptions
@@ -196,6 +199,22 @@ class Calls:
         """How a call speaks; None is the node's choice."""
         return SpeechOptions(voice or self._settings.voice, language or self._settings.language or "auto", instructions)
 
+    def _apology(self, tts: AgentTTSService) -> str:
+        """What is said where there is no answer, in the language that is spoken now."""
+        session = tts.session
+        routing = self._node.service.routing
+        try:
+            found = routing.resolve(SpeechOptions(session["voice"], session["language"] or "auto"))
+        except SpeechError:  # the voice was deleted since
+            return apology(self._settings.llm.apologies, ())
+        spoken = [voice.languages for voice in routing.voices() if voice.name == found.voice]
+        codes = spoken[0] if spoken else ()
+        if found.options.language != "auto":
+            codes = (found.options.language,)
+        elif self._settings.stt.language in codes:  # a voice of many languages answers in the user's
+            codes = (str(self._settings.stt.language),)
+        return apology(self._settings.llm.apologies, codes)
+
     async def _run(
         self,
         transport: BaseTransport,
@@ -207,6 +226,8 @@ class Calls:
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
+        if isinstance(call.llm, ChatCompletions):
+            call.llm.apology = partial(self._apology, call.tts)
         async with self._building:
             pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import httpx
-from openai import AsyncOpenAI, AsyncStream
-from openai.types.chat import ChatCompletionChunk
+from loguru import logger
+from openai import AsyncOpenAI
 from pipecat.frames.frames import (
-    DataFrame,
     Frame,
-    FunctionCallFromLLM,
     LLMContextFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
 )
-from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.openai.llm import OpenAILLMService
 
+from agent_tts.agent.completions import ChatCompletions, TokenLimit, text_of
 from agent_tts.agent.stt import ComponentStatus
 from agent_tts.config.settings import AgentLlm
 
@@ -38,14 +37,24 @@ class LanguageModel:
     def __init__(self, settings: AgentLlm, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
+        self._limit = TokenLimit(settings.token_limit)
         # The last status, and until when it is used.
         self._found: tuple[ComponentStatus, float] | None = None
+        # What was last written to the log about the server.
+        self._told: str | None = None
+        # Looks for the server when the node starts. None before.
+        self._task: asyncio.Task[ComponentStatus] | None = None
 
     async def status(self) -> ComponentStatus:
         """What would answer now, within `agent.llm.look_s` seconds. Cancelling it is safe."""
         if self._found is None or self._clock() >= self._found[1]:
             self._found = (await self._probe(), self._clock() + FRESH_S)
-        return self._found[0]
+        status = self._found[0]
+        if status.message != self._told:
+            self._told = status.message
+            if status.message is not None:
+                logger.warning("agent: {}", status.message)
+        return status
 
     async def service(self, *, for_client: bool = False) -> FrameProcessor:
         """The processor for a new pipeline.
@@ -61,7 +70,7 @@ class LanguageModel:
             system_instruction=None if for_client else self._settings.instructions,
             max_tokens=self._settings.max_tokens,
         )
-        make = _ClientsFunctions if for_client else _LanguageModelService
+        make = partial(ChatCompletions, self._settings, self._limit, for_client=for_client)
         # A thread makes it: a client reads the system's certificates, for 100 ms in which no call's audio would leave.
         return await asyncio.to_thread(
             make, base_url=self._settings.base_url, api_key=self._key or "none", settings=settings
@@ -70,6 +79,13 @@ class LanguageModel:
     async def start(self) -> None:
         """Import what the first call needs, for 300 ms in which the audio of other calls would not leave."""
         await asyncio.to_thread(_import_clients)
+        self._task = asyncio.create_task(self.status(), name="look for the language model")
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     @property
     def _key(self) -> str | None:
@@ -88,61 +104,27 @@ class LanguageModel:
                 f"no language model answers at {url} ({type(error).__name__}): start one (`ollama serve`), "
                 "or name another: `agent-tts agent --llm URL`"
             )
-        if not answer.is_success:
-            return _none(f"the language model's server at {url} answers with HTTP {answer.status_code}")
-        return self._choose(_names(answer), url)
+        if answer.status_code == 401:
+            return _none(f"the language model's server at {url} does not accept the key (agent.llm.api_key)")
+        if answer.is_success or self._settings.model is None:
+            return self._choose(_names(answer), url, answer.status_code)
+        used = f"{url}/models answers with HTTP {answer.status_code}; {self._settings.model} is used all the same."
+        return ComponentStatus("openai", self._settings.model, used)
 
-    def _choose(self, names: list[str], url: str) -> ComponentStatus:
+    def _choose(self, names: list[str], url: str, code: int) -> ComponentStatus:
         wanted = self._settings.model
-        if wanted is None and not names:
-            return _none(f"the server at {url} has no model: fetch one: `ollama pull llama3.2`")
-        if wanted is not None and names and wanted not in names and f"{wanted}:latest" not in names:
+        if wanted is None and code != 200:
+            how = "see whether its address is right (most end in /v1), or name a model: `--llm-model NAME`"
+            return _none(f"the server at {url} lists no models (HTTP {code}): {how}")
+        # Proxies list patterns, too: openai/*
+        named = [name for name in names if "*" not in name]
+        if wanted is None and not named:
+            return _none(
+                f"the server at {url} has no model: fetch one: `ollama pull llama3.2`, or name one: `--llm-model`"
+            )
+        if wanted is not None and names and not any(_lists(name, wanted) for name in names):
             return _none(f"the server at {url} has no model {wanted}; it has {', '.join(names[:8])}")
-        return ComponentStatus("openai", wanted or names[0])
-
-
-class _LanguageModelService(OpenAILLMService):
-    """Pipecat's service, which would leave its connections open."""
-
-    async def cleanup(self) -> None:
-        await super().cleanup()
-        await self._client.close()
-
-
-@dataclass
-class FunctionCalls(DataFrame):
-    """The language model calls functions of the client."""
-
-    calls: Sequence[FunctionCallFromLLM]
-
-
-@dataclass
-class CutShort(DataFrame):
-    """The language model ends its answer early."""
-
-    reason: str  # in the words of OpenAI's Realtime API
-
-
-# The reasons of chat completions lead to them.
-CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-
-class _ClientsFunctions(_LanguageModelService):
-    async def get_chat_completions(self, context: LLMContext) -> AsyncGenerator[ChatCompletionChunk]:
-        """The answer's chunks; pushes a `CutShort` with the one that says so."""
-        return self._watched(await super().get_chat_completions(context))
-
-    async def _watched(self, chunks: AsyncStream[ChatCompletionChunk]) -> AsyncGenerator[ChatCompletionChunk]:
-        async with chunks:
-            async for chunk in chunks:
-                reason = chunk.choices[0].finish_reason if chunk.choices else None
-                if reason in CUTS:
-                    await self.push_frame(CutShort(CUTS[reason]))
-                yield chunk
-
-    async def run_function_calls(self, function_calls: Sequence[FunctionCallFromLLM]) -> None:
-        """Push a `FunctionCalls` instead."""
-        await self.push_frame(FunctionCalls(function_calls))
+        return ComponentStatus("openai", wanted or named[0])
 
 
 def _import_clients() -> None:
@@ -160,6 +142,11 @@ def _names(answer: httpx.Response) -> list[str]:
         return []
     cards = body.get("data") if isinstance(body, dict) else None
     return [str(card["id"]) for card in cards or () if isinstance(card, dict) and "id" in card]
+
+
+def _lists(name: str, wanted: str) -> bool:
+    """Whether a name or pattern of a server's list stands for a model. Ollama's names end in a tag."""
+    return fnmatchcase(wanted, name) or fnmatchcase(f"{wanted}:latest", name)
 
 
 def _none(why: str) -> ComponentStatus:
@@ -189,18 +176,9 @@ class Responder(FrameProcessor):
 def answer(messages: Sequence[Any]) -> str:
     """The answer to a conversation; it depends on the user's last message."""
     users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
-    said = _text(users[-1].get("content")).strip() if users else ""
+    said = text_of(users[-1].get("content")).strip() if users else ""
     if not said:
         return "Hello. There is no language model here, so I only repeat what you say."
     if len(users) == 1:
         return f"There is no language model here, so I only repeat what you say. You said: {said}"
     return f"You said: {said}"
-
-
-def _text(content: object) -> str:
-    """The text in the content of a message, which may also be None, or a list of parts with images and sound."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    return " ".join(text for text in texts if isinstance(text, str))

@@ -16,6 +16,8 @@ from pipecat.frames.frames import (
     CancelFrame,
     EndFrame,
     Frame,
+    FunctionCallInProgressFrame,
+    FunctionCallResultFrame,
     InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
@@ -81,6 +83,10 @@ class Playout(FrameProcessor):
         self._clock = clock
         # Frames that have not left yet, in order. Bounded by MAX_QUEUED_MS of audio.
         self._line: deque[Frame] = deque()
+        # Whether the answer's end is not in `_line` yet, and what follows it: its function calls, which come at once,
+        # while the text before them is being spoken.
+        self._is_spoken = False
+        self._calls: list[Frame] = []
         # Audio in `_line`, ms.
         self._ahead_ms = 0.0
         # When all audio that left is played.
@@ -138,12 +144,17 @@ class Playout(FrameProcessor):
         if isinstance(frame, InterruptionFrame):
             # Audio that left just before may reach the transport after this, which then reports that the bot speaks.
             await self.push_frame(TTSStoppedFrame())
+            for call in self._take_calls():
+                await self.push_frame(call)
         elif isinstance(frame, StartFrame):
             self._task = self.create_task(self._send(), name="playout")
 
     async def _queue(self, frame: Frame) -> None:
         if isinstance(frame, LLMFullResponseStartFrame):
-            self._open = True
+            self._open = self._is_spoken = True
+        elif self._is_spoken and isinstance(frame, FunctionCallInProgressFrame | FunctionCallResultFrame):
+            self._calls.append(frame)
+            return
         elif isinstance(frame, TTSStartedFrame):
             self._for_context = frame.append_to_context
         elif isinstance(frame, TTSTextFrame) and self._own_words:
@@ -160,7 +171,13 @@ class Playout(FrameProcessor):
         else:
             frame.pts = None  # its position in `_line` is its time
             self._line.append(frame)
+            if isinstance(frame, LLMFullResponseEndFrame):
+                self._line += self._take_calls()
         self._changed.set()
+
+    def _take_calls(self) -> list[Frame]:
+        self._is_spoken, calls, self._calls = False, self._calls, []
+        return calls
 
     def _words(self, spoken: Sequence[SpokenWord], context_id: str | None) -> list[Frame]:
         frames: list[Frame] = []

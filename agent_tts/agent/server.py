@@ -55,6 +55,7 @@ class AgentServer:
 
     async def close(self) -> None:
         await self.calls.close()
+        await self.llm.close()
         await self.stt.close()
 
     async def describe(self) -> dict[str, Any]:

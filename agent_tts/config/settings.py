@@ -377,7 +377,15 @@ class AgentLlm(Section):
         description="the system prompt",
     )
     max_tokens: int = Field(400, ge=1, description="longest answer, in tokens")
+    token_limit: Literal["auto", "max_tokens", "max_completion_tokens", "none"] = Field(
+        "auto", description="field of `max_tokens` in a request; auto: one that the server does not refuse"
+    )
     look_s: float = Field(2.0, gt=0, description="longest wait for the server's list of models, in seconds")
+    first_token_s: float = Field(10.0, gt=0, description="longest wait for the first token, in seconds")
+    token_s: float = Field(5.0, gt=0, description="longest wait between two tokens, in seconds")
+    apologies: dict[str, str] = Field(
+        {}, description="what is said when there is no answer, by language (de: ...); default: in ten languages"
+    )
 
 
 class Agent(Section):

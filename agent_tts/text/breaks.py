@@ -71,8 +71,7 @@ class Breaks:
     def pause(self, offset: int) -> None:
         """A pause like that of a clause, unless there is one."""
         self._pass_held("")
-        if not self._paused:
-            self._mark(end=False, offset=offset)
+        self._mark(end=False, offset=offset)
 
     def mark_line(self) -> None:
         """The line is an item of a list, a row of a table, a heading or the like."""
@@ -108,14 +107,14 @@ class Breaks:
         if not self._paused and self._lines == 1 and self._prose_before and self._prose and first.isalpha():
             self._sink(" ", self._broken_at)
         else:
-            if not self._paused:
-                self._mark(end=self._lines > 1, offset=self._broken_at)
+            self._mark(end=self._lines > 1, offset=self._broken_at)
             self._sink("\n", self._broken_at)
         self._lines, self._word = 0, ""
 
     def _mark(self, *, end: bool, offset: int) -> None:
-        marks = "。，" if is_cjk(self._heard) else ".,"
-        self._pass(marks[0] if end else marks[1], offset)
+        if not self._paused:
+            marks = "。，" if is_cjk(self._heard) else ".,"
+            self._pass(marks[0] if end else marks[1], offset)
 
     def _pass(self, ch: str, offset: int) -> None:
         self._length += 1

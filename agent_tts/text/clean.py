@@ -74,7 +74,6 @@ class Cleaner:
         self._language = language  # of formulas, a code
         self._mode: Mode | None = None  # reads the next character; None in plain text
         self._before = " "  # the character before, for the marks after it
-        self._passed = " "  # the last character given to the sink
         self._at_start = True  # of a line or a table cell: only its marks came so far
         self._in_table = False  # the line is a row of a table
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
@@ -136,17 +135,16 @@ class Cleaner:
             if self._in_table:
                 self._gap = offset if self._gap is None else self._gap
             else:
-                self._give(NO_BREAK_SPACE if ch == NO_BREAK_SPACE else " ", offset)
+                self._breaks.push(NO_BREAK_SPACE if ch == NO_BREAK_SPACE else " ", offset)
             return
         self._at_start = self._folds = False
         if self._cell is not None:
-            if self._passed not in _PAUSES:
-                self._give(",", self._cell)
-            self._give(" ", self._cell)
+            self._breaks.pause(self._cell)
+            self._breaks.push(" ", self._cell)
         elif self._gap is not None:
-            self._give(" ", self._gap)
+            self._breaks.push(" ", self._gap)
         self._cell = self._gap = None
-        self._give(ch, offset)
+        self._breaks.push(ch, offset)
 
     def _pass_all(self, chars: list[Char]) -> None:
         for ch, offset in chars:
@@ -157,12 +155,7 @@ class Cleaner:
         self._pass(*held[0])
         return held[1:]
 
-    def _give(self, ch: str, offset: int) -> None:
-        self._passed = ch
-        self._breaks.push(ch, offset)
-
     def _newline(self, _: str, offset: int) -> None:
-        self._passed = "\n"
         self._breaks.end_line(offset)
         self._before = "\n"
         self._at_start = True
@@ -186,7 +179,8 @@ class Cleaner:
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             code = self._code_span(len(run), after) if len(run) < 3 else self._fenced_code(*run[0], len(run), after)
             return (yield from code)
-        if mark == "*" and len(run) == 1 and self._is_alone() and not (self._at_start and after[0].isspace()):
+        alone = mark == "*" and len(run) == 1 and (self._before.isspace() or self._before in _QUOTES)
+        if alone and not (self._at_start and after[0].isspace()):
             return (yield from self._star(start, after))
         if mark in "-=" and after[0] == ">" and self._before.isspace():
             if not (behind := (yield))[0].isspace():
@@ -211,10 +205,6 @@ class Cleaner:
                 return True  # the rule under a table's head, or an empty cell
         return mark in "*_~" and not _is_spoken(mark, count, self._before, after)
 
-    def _is_alone(self) -> bool:
-        """Whether a mark has nothing before it that it could belong to."""
-        return self._before.isspace() or self._before in _QUOTES
-
     def _star(self, start: int, after: Char) -> Mode:
         """A key or a code: "Press *.", "*67 first"; not "*1984*" nor "*this*"."""
         held = [after]
@@ -231,16 +221,16 @@ class Cleaner:
     def _arrow(self, _: str, offset: int) -> None:
         if not self._at_start:
             if self._gap is not None:  # of a table
-                self._give(" ", self._gap)
+                self._breaks.push(" ", self._gap)
                 self._gap = None
             self._breaks.pause(offset)
-            self._give(" ", offset)
+            self._breaks.push(" ", offset)
         self._folds = True
 
     def _escape(self, backslash: str, start: int) -> Mode:
         ch, offset = yield
         if ch and ch in "([":
-            return (yield from self._formula(start, {"(": "\\)", "[": "\\]"}[ch]))
+            return (yield from self._formula(start, {"(": r"\\\)", "[": r"\\\]"}[ch]))
         if ch in _ESCAPABLE:
             self._pass(ch, offset)
             return []
@@ -250,20 +240,14 @@ class Cleaner:
             self._pass(backslash, start)
         return [(ch, offset)]
 
-    def _quote(self, ch: str, offset: int) -> Mode | None:
-        if self._at_start:
-            return self._quote_mark(offset)
-        self._pass(ch, offset)
-        return None
-
-    def _quote_mark(self, start: int) -> Mode:
+    def _quote(self, mark: str, start: int) -> Mode:
         """At the start of a line, unless it compares: ">90%", and in an item or a cell "> 90%"."""
         held = [(yield)]
-        if held[0][0].isspace() and self._breaks.in_item:
+        if self._at_start and self._breaks.in_item and held[0][0].isspace():
             held.append((yield))
         ch = held[-1][0]
-        if ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc"):
-            self._pass(">", start)
+        if not self._at_start or (ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc")):
+            self._pass(mark, start)
         return held
 
     # ---------------------------------------------------------------- formulas
@@ -273,7 +257,7 @@ class Cleaner:
         if after[0] == "$":
             third = yield
             if self._at_start or (third[0] != "$" and not third[0].isspace() and self._before.isspace()):
-                return (yield from self._formula(start, "$$", [third]))
+                return (yield from self._formula(start, r"\$\$", third))
             self._pass_all([(dollar, start), after])
             return [third]
         if not after[0] or after[0].isspace() or is_word(self._before):
@@ -289,19 +273,18 @@ class Cleaner:
         self._pass(dollar, start)
         return held
 
-    def _formula(self, start: int, closer: str, held: list[Char] | None = None) -> Mode:
-        """Between delimiters that nothing else has; what is too long, is left out."""
-        held = held or []
-        text = _text(held)
+    def _formula(self, start: int, closer: str, *first: Char) -> Mode:
+        """Between delimiters that nothing else has, up to a pattern; what is too long, is left out."""
+        held, text = [("", start), *first], _text(list(first))
         for _ in range(MAX_TARGET):
             after = yield
             text = (text + after[0])[-MAX_TAG:]
-            if not after[0] or text.endswith(closer):
+            if not after[0] or re.search(f"{closer}$", text):
                 break
             if len(held) < MAX_TAG:
                 held.append(after)
-        formula = text.removesuffix(closer) if len(text) < MAX_TAG else "\\"
-        return self._say_formula(formula, [(closer, start), *held, (yield)] if after[0] else [(closer, start), after])
+        formula = re.sub(f"{closer}$", "", text) if len(text) < MAX_TAG else "\\"
+        return self._say_formula(formula, [*held, (yield) if after[0] else after])
 
     def _command(self, start: int, first: Char) -> Mode:
         """A command of LaTeX outside of a formula, with its groups in braces."""
@@ -310,7 +293,7 @@ class Cleaner:
             held.append((yield))
         name = _text(held[:-1])
         if name == "begin":
-            return (yield from self._environment())
+            return (yield from self._formula(start, r"\\end\{\w+\*?\}", held[-1]))
         groups, depth = latex.GROUPS.get(name), 0
         while groups:
             ch = held[-1][0]
@@ -324,16 +307,6 @@ class Cleaner:
             self._pass("\\", start)
             return held
         return self._say_formula(f"\\{_text(held[:-1])}", held)
-
-    def _environment(self) -> Mode:
-        """Up to its end, nothing is said."""
-        text = ""
-        for _ in range(MAX_TARGET):
-            ch, _ = yield
-            text = (text + ch)[-MAX_TAG:]
-            if not ch or re.search(r"\\end\{\w+\*?\}$", text):
-                break
-        return []
 
     def _say_formula(self, formula: str, held: list[Char]) -> list[Char]:
         """Say it in words at the offsets of `held`, whose last character comes behind it and is read next."""

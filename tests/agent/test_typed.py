@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
+from agent_tts.agent.apologies import APOLOGIES
+from agent_tts.config.loading import data_folder
 from tests.agent.caller import calling
-from tests.agent.llm_server import running_llm
+from tests.agent.llm_server import call, running_llm, status, stream
 from tests.agent.node import running_agent
 from tests.support import logged, until
 
@@ -55,3 +58,55 @@ async def test_a_message_too_long_to_be_typed_ends_its_call() -> None:
         await until(lambda: agent.calls == 1)
         other.type("Hello.")
         await other.message("bot-llm-stopped")
+
+
+async def test_a_caller_hears_an_apology_in_the_voices_language_and_the_page_a_reason() -> None:
+    """It is heard, so it stands in the context: two messages of the user in a row are refused by some servers."""
+    async with running_llm(status(401), "Gern.") as llm, running_agent(llm.url, voice="de") as agent:
+        async with calling(agent.url) as caller:
+            caller.type("Guten Tag.")
+            assert (await caller.message("error"))["data"]["error"] == (
+                "The language model's server does not accept the key."
+            )
+            await caller.loud()
+            await caller.message("bot-stopped-speaking")
+            typed_at = time.monotonic()
+            caller.type("Und jetzt?")
+            await caller.message("bot-stopped-speaking", typed_at)
+            assert await agent.metric("agent_tts_agent_turns_total") == 2
+    assert llm.history() == [("user", "Guten Tag."), ("assistant", APOLOGIES["de"]), ("user", "Und jetzt?")]
+
+
+async def test_text_before_a_call_stands_before_it_in_the_context(tmp_path: Path) -> None:
+    """The function runs while the text is spoken. Mutation: `Playout` passes the frames of calls on at once."""
+    file = tmp_path / "mine.py"
+    file.write_text(WITH_A_FUNCTION.format(base=data_folder("pipelines") / "voice_agent.py"))
+    preamble = "Let me look at the clock for you."
+    answers = (stream({"content": preamble} | call(1, "clock", "{}", "a")), "It is ten.")
+    async with running_llm(*answers) as llm, running_agent(llm.url, pipeline=str(file)) as agent:
+        async with calling(agent.url) as caller:
+            caller.type("What time is it?")
+            await until(lambda: len(llm.requests) == 2)
+            await caller.message("bot-stopped-speaking", caller.at("bot-stopped-speaking") + 0.001)
+    found = [(message["role"], message.get("content")) for message in llm.requests[1][1:]]
+    assert found == [
+        ("user", "What time is it?"),
+        ("assistant", preamble),
+        ("assistant", None),
+        ("tool", '"ten"'),
+    ]
+
+
+WITH_A_FUNCTION = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("base", "{base}")
+base = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(base)
+
+async def clock(params):
+    await params.result_callback("ten")
+
+def build(call):
+    call.llm.register_function("clock", clock)
+    return base.build(call)
+"""

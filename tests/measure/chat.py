@@ -27,8 +27,9 @@ ANSWER = (
 )
 START_S = 5.0
 
-# Messages of a request -> text of the answer, or the delta of its only chunk; its `finish_reason` is the answer's.
-Answer = Callable[[list[dict[str, Any]]], str | dict[str, Any]]
+# Messages of a request -> text of the answer, or the delta of its only chunk, whose `finish_reason` is the answer's; or
+# another response of the server.
+Answer = Callable[[list[dict[str, Any]]], str | dict[str, Any] | Response]
 
 
 @asynccontextmanager
@@ -39,6 +40,7 @@ async def running_chat(
     token_s: float = TOKEN_S,
     on_first: Callable[[], None] = lambda: None,
     on_request: Callable[[dict[str, Any]], None] = lambda body: None,
+    listed: tuple[str, ...] | int = (MODEL,),
 ) -> AsyncIterator[str]:
     """Run the server; yields its base URL.
 
@@ -46,16 +48,21 @@ async def running_chat(
         think_s: before the first token.
         token_s: between tokens.
         on_request: called with the body of each request.
+        listed: names of the models, or the status in place of them.
         on_first: called when the first token of an answer is sent.
     """
 
     async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        if isinstance(listed, int):
+            return Response("raw secrets", listed)
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in listed]})
 
     async def completions(request: Request) -> Response:
         body = await request.json()
         on_request(body)
         text = answer(body["messages"])
+        if isinstance(text, Response):
+            return text
         return StreamingResponse(_tokens(text, think_s, token_s, on_first), media_type="text/event-stream")
 
     routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]

@@ -149,7 +149,7 @@ class Response:
     message: Item | None = None  # the text or speech of it, once there is any
     encoder: Transcoder | None = None
     is_asked: bool = False  # the language model was asked
-    incomplete: str | None = None  # why the language model ended it early, in OpenAI's words; None if it did not
+    incomplete: dict[str, Any] | None = None  # `status_details` if the language model ended it early
 
 
 class Conversation:
@@ -576,10 +576,10 @@ class Conversation:
         error = {"type": "server_error", "code": code, "message": message}
         self._finish("failed", {"type": "failed", "error": error})
 
-    def cut(self, reason: str) -> None:
-        """The language model ends the answer before its end, for a reason that has OpenAI's name."""
+    def cut(self, reason: str | None) -> None:
+        """The language model ends the answer before its end, for a reason that has OpenAI's name, or for none."""
         if self.response is not None:
-            self.response.incomplete = reason
+            self.response.incomplete = {"type": "incomplete"} | ({} if reason is None else {"reason": reason})
 
     def written(self, text: str) -> None:
         """More text of an answer that is not spoken."""
@@ -610,6 +610,11 @@ class Conversation:
         if audio:
             self._delta("response.output_audio.delta", message, delta=base64.b64encode(audio).decode())
 
+    def open_message(self) -> None:
+        """The text or speech of the answer has its place before what follows; it may come later."""
+        if self.response is not None:
+            self._message(self.response)
+
     def called(self, name: str, call_id: str, arguments: str) -> None:
         """The language model calls a function of the client."""
         response = self.response
@@ -626,11 +631,8 @@ class Conversation:
 
     def answered(self) -> None:
         """The answer has ended by itself."""
-        reason = None if self.response is None else self.response.incomplete
-        if reason is None:
-            self._finish("completed", None)
-        else:
-            self._finish("incomplete", {"type": "incomplete", "reason": reason})
+        details = None if self.response is None else self.response.incomplete
+        self._finish("completed" if details is None else "incomplete", details)
 
     def _message(self, response: Response) -> Item:
         """The item of the text or speech of a response, which begins with the first of it."""

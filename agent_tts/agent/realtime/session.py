@@ -37,7 +37,7 @@ from starlette.types import Send
 from starlette.websockets import WebSocket
 
 from agent_tts.agent.call import Call, run
-from agent_tts.agent.llm import CutShort, FunctionCalls
+from agent_tts.agent.completions import AnswerFailed, CutShort, FunctionCalls
 from agent_tts.agent.realtime.conversation import (
     Answer,
     Conversation,
@@ -93,7 +93,7 @@ class Asks(FrameProcessor):
         await super().process_frame(frame, direction)
         if isinstance(frame, ErrorFrame):
             # Other texts may tell of the servers behind the node; Pipecat has written them into its log.
-            is_for_client = isinstance(frame.exception, SpeechError)
+            is_for_client = isinstance(frame.exception, SpeechError | AnswerFailed)
             await self._session.failed(frame.error if is_for_client else ANSWER_FAILED)
         await self.push_frame(frame, direction)
         if isinstance(frame, StartFrame):
@@ -144,8 +144,10 @@ class WritesAnswer(_OfAnswer):
         if not await self._room() or conversation.response is None:
             return True
         if isinstance(frame, FunctionCalls):
+            if frame.after_text:
+                conversation.open_message()
             for call in frame.calls:
-                conversation.called(call.function_name, call.tool_call_id, json.dumps(call.arguments))
+                conversation.called(call.name, call.id, call.arguments or "{}")
         elif isinstance(frame, CutShort):
             conversation.cut(frame.reason)
         elif conversation.response.settings.speaks:

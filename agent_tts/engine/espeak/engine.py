@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -61,8 +60,6 @@ PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language"
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
 CLOSERS = " \"'”’»)]}」』）"
-# Behind white space espeak-ng ignores a mark.
-_APART = re.compile(r"( )([.!?;:,…—]+)(?= |$)")
 # What espeak-ng rests behind a clause and a sentence at its normal rate, in seconds.
 CLAUSE_S, SENTENCE_S = 0.14, 0.3
 
@@ -245,8 +242,7 @@ class EspeakRequest:
         if self._job is None and (cut := parts(unit, own.code)) != [unit]:
             self.feed.pending.extendleft(reversed(cut))
             return []
-        # After punctuation closers would be a clause and a pause of their own.
-        text = _APART.sub(r"\2\1", unit.text).rstrip(CLOSERS)
+        text = unit.text.rstrip(CLOSERS)  # after punctuation they would be a clause and a pause of their own
         length = len(text)
         ends = text.endswith(CLAUSE_ENDS)
         if not ends:

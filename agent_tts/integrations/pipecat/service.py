@@ -221,7 +221,7 @@ class AgentTTSService(TTSService):
     async def _check(self) -> None:
         try:
             await self._connect()
-            await self._client.check(self._session())
+            await self._client.check(self.session)
         except SpeechError as error:
             await self._report(error)
 
@@ -229,7 +229,9 @@ class AgentTTSService(TTSService):
         if await self._client.connect():
             await self._call_event_handler("on_connected")
 
-    def _session(self) -> dict[str, Any]:
+    @property
+    def session(self) -> dict[str, Any]:
+        """How the next turn is spoken: the protocol's session."""
         session = self._settings.session()
         output = {"encoding": "pcm_s16le", "sample_rate": self.sample_rate}
         return session | {"timestamps": "word", "output": output}
@@ -326,7 +328,7 @@ class AgentTTSService(TTSService):
             return turn
         try:
             await self._connect()
-            turn.utterance = utterance = self._client.begin(self._session())
+            turn.utterance = utterance = self._client.begin(self.session)
         except SpeechError as error:
             turn.lost = True
             await self._report(error)

@@ -17,11 +17,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from agent_tts.agent.realtime.conversation import Conversation
-from agent_tts.agent.realtime.session import ANSWER_FAILED, ANSWERS_BURST, MAX_EVENTS
+from agent_tts.agent.realtime.session import ANSWERS_BURST, MAX_EVENTS
 from agent_tts.agent.server import AgentServer
 from agent_tts.errors import AtCapacity
 from agent_tts.serve.app import create_app
-from tests.agent.llm_server import running_llm
+from tests.agent.llm_server import call, running_llm, status, stream
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import logged, running_app, settings_of, until
 
@@ -109,13 +109,47 @@ async def test_without_speech_recognition_audio_is_refused_once_and_no_sign_of_l
 
 async def test_a_failing_language_model_fails_the_response_and_not_the_session() -> None:
     """What its server says is not for the client."""
-    async with running_llm({"content": 5}, "Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
+    answers = (status(401), {"content": "Fine.", "finish_reason": "stop"})
+    async with running_llm(*answers) as llm, running_agent(llm.url) as agent, session(agent) as socket:
         await socket.send('{"type":"response.create"}')
         failed = (await until_type(socket, "response.done"))["response"]
         assert failed["status"] == "failed"
-        assert failed["status_details"]["error"]["message"] == ANSWER_FAILED
+        assert failed["status_details"]["error"]["message"] == "The language model's server does not accept the key."
+        assert failed["output"] == []
         await socket.send('{"type":"response.create"}')
         assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
+
+
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_text_before_a_call_comes_before_it_in_the_output_and_the_next_question(modality: str) -> None:
+    """Mutation: the message begins with its first sound; then the preamble looks like the answer."""
+    calls = stream({"content": "I look."}, call(1, "look", "{bad", "a"), call(1, "look", {"x": 1}, "b"))
+    async with running_llm(calls, "Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        response = {"output_modalities": [modality], "tools": [{"type": "function", "name": "look"}]}
+        await socket.send(json.dumps({"type": "response.create", "response": response}))
+        output = (await until_type(socket, "response.done"))["response"]["output"]
+        assert [each["type"] for each in output] == ["message", "function_call", "function_call"]
+        assert [each["arguments"] for each in output[1:]] == ["{bad", '{"x": 1}']
+        assert "I look." in json.dumps(output[0])
+        for each in output[1:]:
+            item = {"type": "function_call_output", "call_id": each["call_id"], "output": "Ten."}
+            await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        await socket.send(json.dumps({"type": "response.create", "response": {"output_modalities": ["text"]}}))
+        await until_type(socket, "response.done")
+        roles = [message["role"] for message in llm.requests[-1] if message["role"] != "system"]
+        assert roles == ["assistant", "assistant", "tool", "tool"]
+        assert llm.requests[-1][-4]["content"] == "I look."
+
+
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_an_answer_whose_stream_ends_without_a_reason_is_incomplete(modality: str) -> None:
+    cut = stream({"content": "Winter nights are"}, finish=None)
+    async with running_llm(cut) as llm, running_agent(llm.url) as agent, session(agent) as socket:
+        response = {"output_modalities": [modality]}
+        await socket.send(json.dumps({"type": "response.create", "response": response}))
+        done = (await until_type(socket, "response.done"))["response"]
+        assert (done["status"], done["status_details"]) == ("incomplete", {"type": "incomplete"})
+        assert done["output"][0]["status"] == "incomplete"
 
 
 async def test_nothing_of_a_cancelled_answer_comes_in_the_next_one() -> None:

@@ -62,6 +62,21 @@ def test_text_that_comes_word_by_word_sounds_as_long_as_the_whole(engine: Hibari
     assert abs(live.seconds / speak(engine, TEXT).seconds - 1) < 0.1
 
 
+@pytest.mark.parametrize("by_word", [False, True])
+def test_a_line_is_a_pause_like_a_clauses_and_a_paragraph_like_a_sentences(engine: HibariEngine, by_word: bool) -> None:
+    """As with the marks themselves; also behind an emoji, where the words before have been spoken."""
+
+    def length(text: str) -> float:
+        return speak(engine, *(text if by_word else [text])).seconds
+
+    marks = {"\n": ",", "\n\n": ".", " 🎉\n": " ,", " → ": " ,"}
+    plain = length("My opening hours We are open now")
+    for written, mark in marks.items():
+        found, expected = (length(f"My opening hours{gap}We are open now") for gap in (written, f"{mark} "))
+        assert found > plain + 0.1
+        assert found > expected - 0.1
+
+
 def test_equal_texts_and_seeds_are_equal_audio(engine: HibariEngine) -> None:
     first, second = (speak(engine, TEXT, options=SpeechOptions(seed=7)) for _ in range(2))
     assert first.frames == second.frames

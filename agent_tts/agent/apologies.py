@@ -1,0 +1,29 @@
+"""What the agent says where the language model gives no answer, by BCP 47 code: the setting `agent.llm.apologies`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+APOLOGIES = {
+    "de": "Entschuldigung, ich kann gerade nicht antworten. Bitte versuchen Sie es gleich noch einmal.",
+    "en": "Sorry, I cannot answer right now. Please try again in a moment.",
+    "es": "Lo siento, ahora mismo no puedo responder. Inténtelo de nuevo dentro de un momento.",
+    "fr": "Désolé, je ne peux pas répondre pour le moment. Veuillez réessayer dans un instant.",
+    "it": "Mi dispiace, al momento non posso rispondere. Riprovi tra un attimo.",
+    "ja": "申し訳ありません。ただいまお答えできません。少し後でもう一度お試しください。",
+    "ko": "죄송합니다. 지금은 대답할 수 없습니다. 잠시 후에 다시 말씀해 주세요.",
+    "pt": "Desculpe, não consigo responder agora. Tente novamente daqui a pouco.",
+    "ru": "Извините, сейчас я не могу ответить. Пожалуйста, попробуйте ещё раз чуть позже.",
+    "zh": "抱歉，我现在无法回答。请稍后再试。",
+}
+
+
+def apology(own: Mapping[str, str], languages: Sequence[str]) -> str:
+    """The sentence for a voice of these languages, the first one best: the operator's `own`, or one of these."""
+    said = APOLOGIES | {code.lower(): text for code, text in own.items()}
+    for language in (*languages[:1], "en"):
+        code = "zh" if language.startswith("cmn") else language.lower()
+        for known in (code, code.partition("-")[0]):
+            if known in said:
+                return said[known]
+    return ""

@@ -1,0 +1,333 @@
+"""Answers of servers with OpenAI's chat completions, however they refuse, fail, fall silent and stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Any
+
+import httpx
+import openai
+from loguru import logger
+from openai.types.chat import ChatCompletionChunk
+from openai.types.chat.chat_completion_chunk import (
+    Choice,
+    ChoiceDelta,
+    ChoiceDeltaToolCall,
+    ChoiceDeltaToolCallFunction,
+)
+from pipecat.frames.frames import DataFrame
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.services.openai.llm import OpenAILLMService
+
+from agent_tts.config.settings import AgentLlm
+
+RETRY_S, MOST_RETRY_S = 0.3, 2.0  # until the second request, and the longest wait that a server may ask for
+AFTER_S = 1.0  # for a server to end its stream after the answer's end
+MOST_CALLS, MOST_ARGUMENTS = 64, 1 << 20  # function calls of an answer, and characters of their arguments
+LIMIT_NAMES = ("max_tokens", "max_completion_tokens", None)
+# The reasons of chat completions lead to those of OpenAI's Realtime API.
+CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class AnswerFailed(Exception):
+    """There is no answer, or no more of it. Its text is for the user, and tells nothing that the server said."""
+
+
+@dataclass
+class FunctionCalls(DataFrame):
+    """The language model calls functions of the client."""
+
+    calls: list[FunctionCall]
+    after_text: bool  # whether the answer has text before them
+
+
+@dataclass
+class CutShort(DataFrame):
+    """The language model's answer has no end."""
+
+    reason: str | None  # in the words of OpenAI's Realtime API; None: the stream just ended
+
+
+@dataclass(slots=True)
+class FunctionCall:
+    """A call as far as it has come."""
+
+    id: str
+    name: str
+    index: int | None
+    arguments: str = ""
+
+    @property
+    def parsed(self) -> Any:
+        """The arguments; None if they are no JSON. Most servers send nothing where there are none."""
+        try:
+            return json.loads(self.arguments or "{}")
+        except ValueError:
+            return None
+
+
+@dataclass(slots=True)
+class ChunkReader:
+    """Reads the chunks of one answer: its text as it comes, and its calls, which are whole when it ends."""
+
+    calls: list[FunctionCall] = field(default_factory=list)
+    has_text: bool = False
+    began: bool = False  # whether the model has made anything, thoughts included
+    finish: str | None = None  # the server's reason for the end; None before it
+
+    def read(self, chunk: ChatCompletionChunk) -> str:
+        """The text of a chunk."""
+        choice = chunk.choices[0] if chunk.choices else None
+        delta = choice and choice.delta
+        if choice is None or delta is None:
+            return ""
+        self.finish = choice.finish_reason or self.finish
+        if self.finish == "error":  # a proxy's word for the fault of the server behind it
+            raise AnswerFailed(_BROKEN)
+        fields = delta.model_dump(exclude_none=True, warnings=False)
+        self.began = self.began or any(value for name, value in fields.items() if name != "role")
+        ours: set[int] = set()
+        for given in fields.get("tool_calls") or ():
+            self._call(given, ours)
+        text = text_of(delta.content) or text_of(delta.refusal)
+        self.has_text = self.has_text or bool(text.strip())
+        return text
+
+    def _call(self, given: dict[str, Any], ours: set[int]) -> None:
+        """A piece of a call; `ours` holds the calls that the same chunk has named."""
+        function = given.get("function") or {}
+        index, call_id, name = given.get("index"), given.get("id") or "", function.get("name") or ""
+        arguments = function.get("arguments") or ""
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments)
+        call = self._known(index, call_id)
+        # Servers number calls from 0 or 1, or give all of them one number and ids of their own.
+        if call is None or (name and (call_id not in ("", call.id) or id(call) in ours or _is_whole(call, call_id))):
+            call = FunctionCall(call_id or f"call_{token_hex(8)}", name, index)
+            self.calls.append(call)
+        elif name and arguments and arguments == call.arguments:
+            return  # the call once more, as a whole
+        elif name not in ("", call.name):
+            call.name += name
+        if name:
+            ours.add(id(call))
+        call.arguments += arguments
+        if len(self.calls) > MOST_CALLS or len(call.arguments) > MOST_ARGUMENTS:
+            raise AnswerFailed(_BROKEN)
+
+    def _known(self, index: int | None, call_id: str) -> FunctionCall | None:
+        """The call that a piece belongs to, by its id or else its number; a piece with neither is of the last call."""
+        by_id = (call for call in self.calls if call_id and call.id == call_id)
+        by_index = (call for call in reversed(self.calls) if index is None or call.index == index)
+        return next(by_id, None) or next(by_index, None)
+
+
+def _is_whole(call: FunctionCall, call_id: str) -> bool:
+    """Whether a named piece without an id begins another call."""
+    return not call_id and bool(call.arguments) and call.parsed is not None
+
+
+def text_of(content: object) -> str:
+    """The text in the content of a message, which may also be None, or a list of parts with images and sound."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return " ".join(text for text in texts if isinstance(text, str))
+
+
+class TokenLimit:
+    """By which name a server takes the longest answer; one for all of its calls, so that each refusal is met once."""
+
+    def __init__(self, setting: str) -> None:
+        self._names = LIMIT_NAMES if setting == "auto" else (None if setting == "none" else setting,)
+        # The last that the server took.
+        self.name = self._names[0]
+
+    def other(self, refused: list[str | None]) -> list[str | None]:
+        """The names that are left, best first."""
+        return [name for name in self._names if name not in refused]
+
+
+class ChatCompletions(OpenAILLMService):
+    """Pipecat's service, with limits of time, one more request before the first word, and an apology where both fail.
+
+    Args:
+        llm: times and the apology.
+        limit: of the server.
+        for_client: its function calls are the client's, who also gets a failure and no apology.
+    """
+
+    def __init__(self, llm: AgentLlm, limit: TokenLimit, *, for_client: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._llm = llm
+        self._limit = limit
+        self._for_client = for_client
+        # By which name the request now being made has the longest answer.
+        self._limit_name = limit.name
+        # What is said where there is no answer.
+        self.apology: Callable[[], str] = str
+
+    def create_client(self, **options: Any) -> openai.AsyncOpenAI:  # type: ignore[override]  # all by name
+        """OpenAI's client, which would otherwise ask again by itself, for as long as a server wants."""
+        return super().create_client(**options).with_options(max_retries=0)
+
+    async def cleanup(self) -> None:
+        """End its connections, too, which Pipecat leaves open."""
+        await super().cleanup()
+        await self._client.close()
+
+    def build_chat_completion_params(self, params_from_context: Any) -> dict[str, Any]:
+        params: dict[str, Any] = super().build_chat_completion_params(params_from_context)
+        most = [params.pop(name, None) for name in LIMIT_NAMES if name]
+        return params if self._limit_name is None else params | {self._limit_name: most[0]}
+
+    async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
+        """Tell the user why there is no answer in our words alone."""
+        told = str(exception) if isinstance(exception, AnswerFailed) else error_msg
+        await super().push_error(told, exception=exception, **options)
+
+    async def get_chat_completions(self, context: LLMContext) -> AsyncGenerator[ChatCompletionChunk]:
+        """The answer's chunks, in the one shape that Pipecat reads. Raises AnswerFailed at its end."""
+        return self._answer(context)
+
+    async def _answer(self, context: LLMContext) -> AsyncGenerator[ChatCompletionChunk]:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._llm.first_token_s
+        self._limit_name, refused, is_second = self._limit.name, list[str | None](), False
+        while True:
+            reader = ChunkReader()
+            try:
+                async with aclosing(self._chunks(context, reader, due)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                self._limit.name = self._limit_name
+                return
+            except _FAULTS as error:
+                logger.warning("agent: the language model at {}: {!r}", self._client.base_url, error)
+                if reader.has_text or reader.finish in CUTS:
+                    why: str | None = reason_of(error, self._llm)
+                elif self._is_limit_refused(error):
+                    refused.append(self._limit_name)
+                    names = self._limit.other(refused)
+                    self._limit_name, why = (names[0], None) if names else (None, reason_of(error, self._llm))
+                else:
+                    wait_s = _retry_s(error)
+                    is_over = is_second or wait_s is None or loop.time() + wait_s >= due
+                    why = reason_of(error, self._llm) if is_over else None
+                    is_second = True
+                    if not is_over:
+                        await asyncio.sleep(wait_s or 0.0)
+                if why is not None:
+                    said = self.apology()
+                    if said and not self._for_client:
+                        yield _chunk(ChoiceDelta(content=f" {said}" if reader.has_text else said))
+                    raise AnswerFailed(why) from error
+
+    async def _chunks(
+        self, context: LLMContext, reader: ChunkReader, due: float
+    ) -> AsyncGenerator[ChatCompletionChunk]:
+        """The chunks of one request, the first until `due`, on the loop's clock."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout_at(due):
+            stream = await super().get_chat_completions(context)
+        async with stream:
+            while True:
+                try:
+                    async with asyncio.timeout_at(due):
+                        chunk = await anext(stream, None)
+                except (TimeoutError, httpx.HTTPError):
+                    if reader.finish is None:
+                        raise
+                    break  # all of the answer is here
+                if chunk is None:
+                    break
+                if (text := reader.read(chunk)) and reader.has_text:
+                    yield _chunk(ChoiceDelta(content=text), chunk)
+                elif not chunk.choices:
+                    yield chunk  # what it has cost
+                if reader.began:
+                    due = loop.time() + (AFTER_S if reader.finish else self._llm.token_s)
+        async for chunk in self._end(reader):
+            yield chunk
+
+    async def _end(self, reader: ChunkReader) -> AsyncGenerator[ChatCompletionChunk]:
+        """The end of an answer: its calls, and whether it is whole."""
+        cut = reader.finish is None or reader.finish in CUTS
+        # A call that was cut is none.
+        calls = [call for call in reader.calls if call.name and not (cut and call.parsed is None)]
+        if not reader.has_text and not calls and (reader.finish not in CUTS or not self._for_client):
+            raise AnswerFailed("The language model gives an empty answer.")
+        if self._for_client:
+            if cut:
+                await self.push_frame(CutShort(CUTS.get(reader.finish or "")))
+            if calls:
+                await self.push_frame(FunctionCalls(calls, reader.has_text))
+            return
+        if reader.finish is None:
+            logger.warning("agent: the language model's stream ended before its answer")
+        if not all(isinstance(call.parsed, dict) for call in calls):
+            raise AnswerFailed(_BROKEN)
+        for index, call in enumerate(calls):
+            function = ChoiceDeltaToolCallFunction(name=call.name, arguments=call.arguments)
+            given = ChoiceDeltaToolCall(index=index, id=call.id, type="function", function=function)
+            yield _chunk(ChoiceDelta(tool_calls=[given]))
+
+    def _is_limit_refused(self, error: Exception) -> bool:
+        """Whether a server does not know the name of the longest answer; one for which it is too long says more."""
+        if not isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
+            return False
+        return bool(self._limit_name) and str(self._limit_name) in str(error) and "context" not in str(error)
+
+
+_BROKEN = "The language model's server sends what is no answer."
+# What a server can cause. The last three: a shape that OpenAI's client has not checked.
+_FAULTS = (AnswerFailed, TimeoutError, openai.OpenAIError, httpx.HTTPError, ValueError, TypeError, AttributeError)
+
+
+def reason_of(error: Exception, llm: AgentLlm) -> str:
+    """Why there is no answer, for the user."""
+    match error:
+        case AnswerFailed():
+            return str(error)
+        case TimeoutError() | openai.APITimeoutError():
+            return f"The language model was silent for too long (agent.llm.first_token_s is {llm.first_token_s:g})."
+        case openai.AuthenticationError() | openai.PermissionDeniedError():
+            return "The language model's server does not accept the key."
+        case openai.NotFoundError():
+            return "The language model's server does not know this model, or has another address."
+        case openai.RateLimitError():
+            return "The language model's server is asked too often now."
+        case openai.APIStatusError(status_code=status):
+            return f"The language model's server answers with HTTP {status}."
+        case openai.APIConnectionError() | httpx.HTTPError():
+            return "The language model's server cannot be reached."
+    return _BROKEN
+
+
+def _retry_s(error: Exception) -> float | None:
+    """After how long another request may help; None if none does."""
+    if isinstance(error, TimeoutError):
+        return None
+    if not isinstance(error, openai.APIStatusError):
+        return RETRY_S
+    if error.status_code < 500 and error.status_code not in (408, 409, 429):
+        return None
+    try:
+        wait_s = float(error.response.headers.get("retry-after", RETRY_S))
+    except ValueError:  # a date
+        return None
+    return wait_s if wait_s <= MOST_RETRY_S else None
+
+
+def _chunk(delta: ChoiceDelta, like: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
+    """A chunk with one delta, and the rest of another."""
+    choices = [Choice(delta=delta, index=0, finish_reason=None)]
+    if like is not None:
+        return like.model_copy(update={"choices": choices})
+    return ChatCompletionChunk(id="", choices=choices, created=0, model="", object="chat.completion.chunk")
