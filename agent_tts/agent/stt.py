@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from loguru import logger
-from pipecat.frames.frames import Frame, TranscriptionFrame
+from pipecat.frames.frames import ControlFrame, Frame, TranscriptionFrame, VADUserStoppedSpeakingFrame
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
@@ -123,7 +124,38 @@ class SpeechToText:
             self._message = f"Whisper is being downloaded: {far}. {TYPED}"
 
 
-class _SharedWhisper(WhisperSTTService):
+@dataclass
+class RecognisingFrame(ControlFrame):
+    """How much of the user's speech is not recognised yet. It follows the words of what is."""
+
+    segments: int
+    interruptible: bool = field(default=False, init=False)
+
+
+class SegmentedRecogniser(SegmentedSTTService):
+    """Says when a segment begins to be recognised and when that has ended, with or without words."""
+
+    # Segments that are not recognised yet.
+    _waiting = 0
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, VADUserStoppedSpeakingFrame) and self.is_usable:
+            await self._count(1)
+
+    async def process_generator(self, generator: AsyncGenerator[Frame | None, None]) -> None:
+        """Push what a segment is recognised as. Cancelling it is safe."""
+        try:
+            await super().process_generator(generator)
+        finally:
+            await self._count(-1)
+
+    async def _count(self, more: int) -> None:
+        self._waiting += more
+        await self.push_frame(RecognisingFrame(self._waiting))
+
+
+class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
     """Pipecat's service on a model that is already loaded."""
 
     def __init__(self, model: Any, settings: AgentStt) -> None:
@@ -134,7 +166,7 @@ class _SharedWhisper(WhisperSTTService):
         self._model = self._shared
 
 
-class ScriptedSTT(SegmentedSTTService):
+class ScriptedSTT(SegmentedRecogniser):
     """Recognises `words` in all speech, so that a call can be measured without weights."""
 
     def __init__(self, words: str) -> None:

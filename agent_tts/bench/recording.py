@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import av
 import httpx
 import numpy as np
 
@@ -108,13 +107,11 @@ def read_clip(path: Path) -> Recording:
 
 
 def decoded(file: BinaryIO, text: str, language: str) -> Recording:
-    """An audio file as a recording of its rate. Raises SpeechError: it is none."""
+    """An audio file, its first channel. Raises SpeechError: it is none."""
+    import soundfile
+
     try:
-        with closing(av.open(file, "r")) as container:
-            rate = container.streams.audio[0].rate
-            resampler = av.AudioResampler("s16", "mono", rate)
-            frames = [out for frame in container.decode(audio=0) for out in resampler.resample(frame)]
-    except (av.FFmpegError, IndexError) as error:
+        samples, rate = soundfile.read(file, dtype="int16", always_2d=True)
+    except soundfile.SoundFileError as error:
         raise SpeechError(f"this is no audio: {error}") from None
-    samples = np.concatenate([np.zeros(0, np.int16), *(frame.to_ndarray()[0] for frame in frames)])
-    return Recording(text, language, samples, rate)
+    return Recording(text, language, samples[:, 0], rate)

@@ -148,9 +148,8 @@ class Plot:
             for place, point in enumerate(points):
                 if point is not None:
                     value, low, high = point
-                    axes.errorbar(
-                        value, place, xerr=[[max(0, value - low)], [max(0, high - value)]], fmt="o", capsize=3
-                    )
+                    reach = [[max(0, value - low)], [max(0, high - value)]]
+                    axes.errorbar(value, place, xerr=reach, fmt=f"C{place % 10}o", capsize=3)
             axes.set_yticks(range(len(names)), names)
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.set_title(label, loc="left", fontsize="small")

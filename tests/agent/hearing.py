@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from pipecat.frames.frames import Frame, TranscriptionFrame
 from pipecat.services.settings import STTSettings
-from pipecat.services.stt_service import SegmentedSTTService, STTService
+from pipecat.services.stt_service import STTService
 from pipecat.utils.time import time_now_iso8601
 
-from agent_tts.agent.stt import ComponentStatus, SpeechToText
+from agent_tts.agent.stt import ComponentStatus, SegmentedRecogniser, SpeechToText
 from agent_tts.config.settings import AgentStt
 from tests.recogniser import recognise
 
 
-class GrammarSTT(SegmentedSTTService):
+class GrammarSTT(SegmentedRecogniser):
     """Recognises the sentences of `tests.recogniser` only."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__(settings=STTSettings(model="grammar", language=None), ttfs_p99_latency=0.5)
+        self._takes_s = takes_s
 
     @property
     def wants_wav_segments(self) -> bool:
         return False
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
+        await asyncio.sleep(self._takes_s)
         if text := recognise(audio, self.sample_rate):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
 
 
 class GrammarSpeechToText(SpeechToText):
-    """Replaces Whisper."""
+    """Replaces Whisper; a segment takes `takes_s` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__(AgentStt(kind="none"))
+        self._takes_s = takes_s
 
     @property
     def status(self) -> ComponentStatus:
         return ComponentStatus("whisper", "grammar")
 
     def service(self) -> STTService:
-        return GrammarSTT()
+        return GrammarSTT(self._takes_s)

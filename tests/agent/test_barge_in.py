@@ -71,7 +71,7 @@ async def test_a_transcription_waits_until_the_interruption_is_committed() -> No
         await task
 
 
-async def test_the_echo_guard_mutes_the_microphone_at_the_start_of_an_answer() -> None:
+async def test_the_echo_guard_mutes_the_voice_detector_at_the_start_of_an_answer() -> None:
     now = 0.0
     guard = EchoGuard(0.5, clock=lambda: now)
     sound = InputAudioRawFrame(b"\1\1" * 160, 16_000, 1)

@@ -8,10 +8,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import pytest
+
 from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.utterance import Listener, Utterance
 from tests.agent.caller import calling
+from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import until
@@ -23,6 +26,7 @@ LONG = (
 QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
 NEAR_WORDS = 2
 TURNS = 6
+SLOW_S = 6.0
 SILENCE_S = 0.45  # three times the expected value: everything in these tests shares one event loop
 
 
@@ -126,6 +130,34 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
             caller.type("Thank you.")
             await until(lambda: len(llm.requests) == 2)
     assert llm.history()[1] == ("assistant", text)
+
+
+@pytest.mark.parametrize("words", ["Please open the window.", "Ha ha ha."])
+async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> None:
+    """Recognition that takes three times `resume_after_s`: the voice stays silent, and the words end the turn at once.
+
+    Mutations: `Wordless` does not wait for `RecognisingFrame`; the turn has Pipecat's 5 s.
+    """
+    async with (
+        running_llm(LONG, "Fine.") as llm,
+        running_agent(llm.url, whisper=GrammarSpeechToText(SLOW_S), **QUICK) as agent,
+    ):
+        said = await agent.speech(words)
+        async with calling(agent.url) as caller:
+            caller.type("Tell me a story.")
+            await caller.loud()
+            await asyncio.sleep(1.5)
+            spoke_at = time.monotonic()
+            await caller.say(said)
+            ended_at = time.monotonic()
+            kind = "resumed" if words == "Ha ha ha." else "interrupted"
+            await caller.own(kind, spoke_at)
+            assert caller.own_at(kind, spoke_at) - ended_at == pytest.approx(SLOW_S, abs=0.8)
+            assert not caller.ours("interrupted" if kind == "resumed" else "resumed")
+            assert caller.last_sound(before=ended_at + SLOW_S - 0.5) < ended_at + SILENCE_S
+            if kind == "interrupted":
+                await until(lambda: len(llm.requests) == 2)
+                assert time.monotonic() - caller.own_at(kind, spoke_at) < 0.4
 
 
 async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:

@@ -1,4 +1,7 @@
-"""`agent-tts bench quality` against a node, and against the same node as a server of OpenAI's API."""
+"""`agent-tts bench quality` against a node, and against the same node as a server of OpenAI's API.
+
+What measures runs in a process of its own, whose models take a gigabyte.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from agent_tts.cli.bench import NodeOptions, QualityOptions
 from agent_tts.cli.bench_quality import servers
 from agent_tts.errors import SettingsError
 from tests.bench.test_report import fonts
-from tests.cli.process import invoke
+from tests.cli.process import environment, invoke, run
 from tests.node_process import running_process
 from tests.recogniser import hearing
 
@@ -39,7 +42,7 @@ def measured(node: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     voices = ("--voice", "en-us", "--beside-voice", "en-us")
     ways = (*voices, "--beside", f"{node}/v1", "--texts", "en", "--first", "2", "--callers", "2", "--clip", str(clip))
     outputs = ("--json", str(path), "--plot", str(plot))
-    done = invoke("bench", "quality", "--url", node, *ways, *outputs, COLUMNS="200")
+    done = run("bench", "quality", "--url", node, *ways, *outputs, env=environment(COLUMNS="200"))
     assert done.returncode == 0, done.stderr
     assert plot.stat().st_size > 10_000
     return path, done.stdout.decode()
@@ -65,7 +68,7 @@ def test_all_figures_of_a_node_live_and_whole_and_of_a_server_beside_it(measured
 def test_only_what_got_worse_than_the_baseline_fails(node: str, measured: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = measured
     same = ("--url", node, "--voice", "en-us", "--texts", "en", "--first", "2", "--callers", "2", "--ways", "whole")
-    done = invoke("bench", "quality", *same, "--baseline", str(path))
+    done = run("bench", "quality", *same, "--baseline", str(path))
     assert (done.returncode, b"WORSE" in done.stdout) == (0, False), done.stdout
     found = json.loads(path.read_text())
     for one in found["runs"]:
@@ -73,7 +76,7 @@ def test_only_what_got_worse_than_the_baseline_fails(node: str, measured: tuple[
             each["mos"][0] += 0.2
     better = tmp_path / "better.json"
     better.write_text(json.dumps(found))
-    done = invoke("bench", "quality", *same, "--baseline", str(better))
+    done = run("bench", "quality", *same, "--baseline", str(better))
     assert done.returncode == 1
     assert "WORSE than the baseline: DNSMOS, overall: -0.2" in done.stdout.decode()
 

@@ -136,6 +136,7 @@ def table(*, dative: bool = False) -> Table:
         address_signs=signs("Punkt", "Minus", "Unterstrich", "Schrägstrich", "plus", "ät"),
         phones=r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?",
         labels=r"(?:\w*nummer|\w*code|pin|tan|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
+        half=("ein halb", "eine halbe"),
         part=lambda each: Noun(f"{each}l".capitalize(), f"{each}l".capitalize()),
         roman_after=frozenset(("kapitel", "band", "teil", "akt")),
         metre=" ",

@@ -90,6 +90,7 @@ def table() -> Table:
         phones=r"[6-9]\d\d\ \d{3}\ \d{3}(?<!000) | 9\d\ \d{3}\ \d\d\ \d\d | [6-9]\d\d\ \d\d\ \d\d\ \d\d",
         clock_after=frozenset(("las", "la")),
         ago="atrás",
+        half=("medio", "media"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:código(?: postal| de \w+)?|otp|pin|número de (?:cuenta|tarjeta|teléfono|reserva|cliente)|pedido)"
         r"(?: es| es el)?|referencia|terminada en|termina en",

@@ -9,7 +9,7 @@ from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, r
 
 MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
 _FEMININE = re.compile(
-    r".*(?:tion|sion|té|ée|ence|ance|ette|esse|ure|aine|ière|elle|euse|rice|ie|ude|ine|ille|ade)"
+    r"(?!malade).*(?:tion|sion|té|ée|ence|ance|ette|esse|ure|aine|ière|elle|euse|rice|ie|ude|ine|ille|ade)"
     r"|heure|minute|seconde|page|personne|fois|semaine|nuit|table|chose|main|voiture|tasse|tonne|femme|fille|pomme|part",
     re.IGNORECASE,
 )
@@ -99,6 +99,7 @@ def table() -> Table:
         number_signs=("n°", "N°", "nº", "Nº"),
         address_signs=signs("point", "tiret", "tiret bas", "slash", "plus", "arobase"),
         phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
+        half=("un demi", "une demi"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:code|otp|numéro de (?:commande|compte|carte|téléphone|suivi|client|dossier)|commande|client)"
         r"(?: est| est le)?|dossier|référence",

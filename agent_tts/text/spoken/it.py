@@ -99,6 +99,7 @@ def table() -> Table:
         phones=r"0\d{1,3}[\ /-]\d{3,8}(?:\ \d{3,4})? | (?:3\d\d|80\d)[\ .-]\d{3}[\ .-]?\d{3,4}",
         clock_after=frozenset(("ore", "alle", "dalle", "all'")),
         ago="fa",
+        half=("mezzo", "mezza"),
         part=lambda each: Noun(each, f"{each[:-1]}i"),
         labels=r"(?:codice(?: di \w+)?|otp|pin|numero (?:di |d')?(?:conto|carta|telefono|prenotazione)|ordine|cliente)"
         r"(?: è| è il)?|pratica|cap(?: è)?",

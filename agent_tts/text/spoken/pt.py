@@ -104,6 +104,7 @@ def table() -> Table:
         r"| \d{5}-\d{3} | \d{3}\.\d{3}\.\d{3}-\d\d",  # a CEP, a CPF
         clock_after=frozenset(("às", "as", "das")),
         ago="atrás",
+        half=("meio", "meia"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:código(?: de \w+)?|otp|pin|número d[oae] (?:conta|cartão|telefone|reserva|cliente)|pedido)"
         r"(?: é| é o)?|(?:protocolo|cep|senha)(?: é)?|final",

@@ -105,6 +105,7 @@ class Table:
     ordinal_point: bool = False  # a point after one or two digits may be that of an ordinal: "3. Mai"
     clock_after: frozenset[str] = frozenset()  # words that a time with a point follows: "alle 14.30"
     ago: str = ""  # a pattern of what follows a time with a short unit: 5m ago
+    half: tuple[str, ...] = ()  # before a noun, by its gender: "media hora"
     part: Callable[[str], Noun] | None = None  # a fraction's denominator, from its ordinal number
 
     # ------------------------------------------------------------ numbers
@@ -246,7 +247,11 @@ class Table:
                 rule(rf"({self.number})\ ?({any_of(short)})", lambda match, _: self.counted(match[1], short[match[2]]))
             )
         found += self.last_rules
-        found += [rule(rf"({number})\ ({self.noun})", self._agreeing) for number in self.agreeing]
+        if self.half:
+            found.append(rule(rf"(?:1/2|½)\ ({self.noun})", self._half))
+        between = f"[{re.escape(self.groups)}]"
+        groups = rf"(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})*{between}(?=\d{{3}}\ ))?"
+        found += [rule(rf"({groups}{number})\ ({self.noun})", self._agreeing) for number in self.agreeing]
         if self.roman_after:
             found.append(rule("[IVX]+", self._roman))
         return (*found, rule(rf"{SIGNS}?{self.number}", lambda match, _: self.say_number(match[0])))
@@ -260,9 +265,13 @@ class Table:
         return re.compile(rf"\b(?:{self.labels})\Z") if self.labels else None
 
     def _agreeing(self, match: re.Match[str], _: str) -> str | None:
-        number, noun = int(match[1]), match[2]
+        number, noun = int(self.parts(match[1])[0]), match[2]
         gender = self.gender_of(noun, number)
         return None if gender is None else self.joined(self.integer(number, gender), noun)
+
+    def _half(self, match: re.Match[str], _: str) -> str | None:
+        gender = self.gender_of(match[1], 1)
+        return f"{self.half[gender == 'f']} {match[1]}" if gender else None
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])
@@ -486,14 +495,16 @@ def are_groups(written: str) -> bool:
     if groups[0][0] == "0" or written[0] == "(":
         return True
     if len(groups) > 2:
-        return not all(group.endswith("00") for group in groups)
+        amounts = "000" in groups[1:] or all(group.endswith("00") for group in groups)
+        return not amounts and not all(re.fullmatch(r"(?:19|20)\d\d", group) for group in groups)
     return "-" not in written and not (re.fullmatch(r"1\d{3}|20\d\d", groups[0]) or groups[1].endswith("00"))
 
 
 def is_code(written: str) -> bool:
-    """Whether behind a label this is a code: digits alone, or groups of the same length."""
+    """Whether behind a label this is a code: digits alone, groups of the same length, or 2024-001234."""
     groups = re.split("[ -]", written)
-    return all(map(str.isdecimal, groups)) and len(set(map(len, groups))) == 1 and 2 < len(written) <= MAX_CODE
+    alike = len(set(map(len, groups))) == 1 or (" " not in written and len(written) > MIN_DIALLED)
+    return all(map(str.isdecimal, groups)) and alike and 2 < len(written) <= MAX_CODE
 
 
 @lru_cache(maxsize=4_096)

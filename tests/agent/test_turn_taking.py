@@ -1,0 +1,106 @@
+"""Turns by real recognition and natural speech: what a caller says, and what the language model is asked, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from pipecat.frames.frames import BotStartedSpeakingFrame, Frame, InputAudioRawFrame, LLMContextFrame
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.workers.runner import WorkerRunner
+
+from agent_tts.agent.barge_in import EchoGuard
+from agent_tts.agent.call import IN_RATE
+from agent_tts.agent.stt import SpeechToText, _loaded
+from agent_tts.config.settings import Agent, AgentStt
+from pipelines.voice_agent import turn_taking
+from tests.agent.people import says, silence
+from tests.recogniser import TINY_EN, to_16k
+from tests.support import until
+
+STT = AgentStt(model=TINY_EN, device="cpu", compute_type="int8")
+PIECE = IN_RATE // 50 * 2  # bytes of 20 ms
+
+
+class Asked(FrameProcessor):
+    """Stands for the language model: what it is asked, and when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[tuple[float, str]] = []
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, LLMContextFrame):
+            messages: list[Any] = list(frame.context.get_messages())
+            self.turns.append((time.monotonic(), str(messages[-1]["content"]).strip()))
+        await self.push_frame(frame, direction)
+
+
+class Listener:
+    """The half of a call that listens."""
+
+    def __init__(self, worker: PipelineWorker, asked: Asked) -> None:
+        self._worker = worker
+        self.asked = asked
+        # When the last speech was all heard.
+        self.ended_at = 0.0
+
+    async def agent_speaks(self) -> None:
+        await self._worker.queue_frame(BotStartedSpeakingFrame())
+
+    async def hear(self, speech: bytes) -> None:
+        sound = to_16k(np.frombuffer(speech, "<i2"), 24_000).tobytes()
+        for start in range(0, len(sound) - PIECE + 1, PIECE):
+            await self._worker.queue_frame(InputAudioRawFrame(sound[start : start + PIECE], IN_RATE, 1))
+            await asyncio.sleep(0.02)
+
+    async def say(self, text: str) -> None:
+        await self.hear(says(text))
+        self.ended_at = time.monotonic()
+
+
+@pytest.fixture(scope="module")
+def whisper() -> SpeechToText:
+    stt = SpeechToText(STT)
+    stt._model = _loaded(STT)
+    return stt
+
+
+@asynccontextmanager
+async def listening(whisper: SpeechToText, agent: Agent, said: str = "") -> AsyncIterator[Listener]:
+    """`said`: what the agent said last."""
+    context = LLMContext([{"role": "assistant", "content": said}] if said else [])
+    pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, hears=True)), Asked()
+    stt = whisper.service()
+    assert stt is not None
+    pipeline = Pipeline([stt, EchoGuard(agent.echo_guard_s), pair.user(), asked])
+    worker = PipelineWorker(pipeline, params=PipelineParams(audio_in_sample_rate=IN_RATE), enable_rtvi=False)
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield Listener(worker, asked)
+    finally:
+        await runner.cancel()
+        await task
+
+
+async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToText) -> None:
+    """Mutation: the guard's place is before the recogniser."""
+    async with listening(whisper, Agent(echo_guard_s=0.5)) as caller:
+        await caller.hear(silence(0.3))
+        await caller.agent_speaks()
+        await caller.say("And what day is it today?")
+        await caller.hear(silence(3))
+        await until(lambda: bool(caller.asked.turns))
+    assert caller.asked.turns[0][1] == "And what day is it today?"

@@ -1,0 +1,1 @@
+"""What kept normalizers say, beside `normalize`: `make normalise-oracle`."""
