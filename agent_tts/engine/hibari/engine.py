@@ -141,7 +141,7 @@ def _carried(voice: HibariVoice, pool: ThreadPoolExecutor, threads: int) -> int:
 
     took = max(future.result() for future in [pool.submit(took_s) for _ in range(threads)])
     load = REPEATED * took / (len(voice.speak(PROBE, ()).samples) / SAMPLE_RATE)
-    slots = min(max(1, int(threads * SHARE / load)), MAX_SLOTS)
+    slots = min(max(1, int(threads * SHARE / max(load, 1e-6))), MAX_SLOTS)
     logger.info("hibari: {} slots, by {:.1%} of a core for a caller", slots, load)
     return slots
 
