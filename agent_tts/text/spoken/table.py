@@ -495,14 +495,16 @@ def are_groups(written: str) -> bool:
     if groups[0][0] == "0" or written[0] == "(":
         return True
     if len(groups) > 2:
-        return not all(group.endswith("00") for group in groups)
+        amounts = "000" in groups[1:] or all(group.endswith("00") for group in groups)
+        return not amounts and not all(re.fullmatch(r"(?:19|20)\d\d", group) for group in groups)
     return "-" not in written and not (re.fullmatch(r"1\d{3}|20\d\d", groups[0]) or groups[1].endswith("00"))
 
 
 def is_code(written: str) -> bool:
-    """Whether behind a label this is a code: digits alone, or groups of the same length."""
+    """Whether behind a label this is a code: digits alone, groups of the same length, or 2024-001234."""
     groups = re.split("[ -]", written)
-    return all(map(str.isdecimal, groups)) and len(set(map(len, groups))) == 1 and 2 < len(written) <= MAX_CODE
+    alike = len(set(map(len, groups))) == 1 or (" " not in written and len(written) > MIN_DIALLED)
+    return all(map(str.isdecimal, groups)) and alike and 2 < len(written) <= MAX_CODE
 
 
 @lru_cache(maxsize=4_096)
