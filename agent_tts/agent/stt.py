@@ -199,7 +199,7 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
     return workers, threads or max(1, min(MOST_THREADS, cores // workers))
 
 
-class Decoding:
+class WhisperDecoding:
     """A Whisper model that decodes segments of less than `retry_s` seconds once: a doubtful "mm" stays one.
 
     Whisper's retries at higher temperatures cost up to five times as much, and make up words.
@@ -220,7 +220,7 @@ class Decoding:
         return self._model.transcribe(audio, **options, **once)
 
 
-def _loaded(settings: AgentStt, calls: int = 1) -> Decoding:
+def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
     """The model, downloaded if it is not in a folder. Blocks."""
     from ctranslate2 import get_cuda_device_count
     from faster_whisper import WhisperModel
@@ -243,7 +243,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> Decoding:
         num_workers=workers,
         local_files_only=True,
     )
-    return Decoding(model, settings.retry_s)
+    return WhisperDecoding(model, settings.retry_s)
 
 
 def _local(settings: AgentStt) -> Path | None:

@@ -14,7 +14,7 @@ DECIDES = {"zh": 4, "ja": 6}  # characters instead, where words have no spaces
 _LISTENING = {
     "en": "yeah|yep|yes|yup|ok|okay|right|alright|all right|sure|i see|got it|of course|great|good|nice|cool|wow|oh|ah|"
     "aha|uh huh|mm hmm|mm|mmm|mmhmm|mhm|mhmm|hm|hmm|hum|humm|im hum|mm hm|ah ha|oh okay|makes sense|fine|true|exactly",
-    "de": "ja|jaja|genau|okay|ok|gut|klar|stimmt|richtig|ach so|achso|aha|ah|oh|mhm|hm|hmm|mm|verstehe|alles klar|na gut",
+    "de": "ja|jaja|genau|okay|ok|gut|klar|stimmt|richtig|ach so|achso|aha|ah|oh|mhm|hm|hmm|mm|verstehe|alles klar",
     "fr": "oui|ouais|ok|okay|daccord|bien|bien sûr|ah|ah bon|oh|hm|hmm|mm|mhm|je vois|exactement|voilà|très bien",
     "es": "sí|si|vale|ok|okay|claro|bien|bueno|ajá|aja|ah|oh|mm|mhm|hmm|ya|entiendo|de acuerdo|exacto|muy bien",
     "it": "sì|si|ok|okay|va bene|bene|certo|giusto|esatto|capisco|ho capito|ah|oh|mm|mhm|hmm|già|daccordo",
@@ -22,7 +22,7 @@ _LISTENING = {
     "nl": "ja|jaja|oké|ok|okay|goed|precies|klopt|juist|natuurlijk|ah|aha|oh|hm|hmm|mm|mhm|snap ik|ik snap het|prima",
     "ru": "да|ага|угу|так|хорошо|понятно|ясно|ладно|конечно|точно|верно|ну да|ок|окей|мм|мхм|хм|ах|о",
     "zh": "嗯|嗯嗯|对|对对|好|好的|是|是的|哦|噢|啊|行|明白|明白了|知道了|没错|当然|ok",
-    "ja": "はい|うん|うんうん|ええ|そう|そうですね|そうですか|なるほど|へえ|ああ|あー|おお|わかりました|了解|オッケー|ok",
+    "ja": "はい|うん|うんうん|ええ|そう|そうですね|そうですか|なるほど|へえ|ああ|あー|おお|わかりました|了解|ok",
 }
 # With which no sentence ends, unless it is a question.
 _OPEN = {

@@ -123,7 +123,8 @@ async def test_marks_follow_the_end_of_the_words_that_were_answered() -> None:
 
     Mutations: the end of a voice is used for one answer alone; a cough moves it.
     """
-    now, told, registry = 0.0, [], CollectorRegistry()
+    now, registry = 0.0, CollectorRegistry()
+    told: list[dict[str, Any]] = []
     turns = Turns("call", AgentMetrics(registry), told.append, lambda: now)
     words, stopped = TranscriptionFrame("Two.", "", ""), VADUserStoppedSpeakingFrame(stop_secs=0.2)
 
@@ -152,7 +153,7 @@ async def test_marks_follow_the_end_of_the_words_that_were_answered() -> None:
     assert marks() == {"user_stopped": 0, "transcript": 700, "turn_end": 1_700, "audio_first": 1_700}
     await push(30.0, stopped)
     await push(30.2, words, UserBackchannelFrame("Yeah.", "", ""))
-    await push(35.0, RTVISendTextFrame(""), context, LLMFullResponseStartFrame())
+    await push(35.0, RTVISendTextFrame("", "Hello."), context, LLMFullResponseStartFrame())
     assert marks() == {"user_stopped": 0, "audio_first": 0}
 
 

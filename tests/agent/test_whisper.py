@@ -49,7 +49,7 @@ def test_no_more_threads_recognise_than_there_are_cores() -> None:
 
 @pytest.mark.parametrize(("retry_s", "decodings"), [(5.0, 1), (0.0, 6)])
 def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int) -> None:
-    """Mutation: `Decoding` passes no temperature."""
+    """Mutation: `WhisperDecoding` passes no temperature."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu", retry_s=retry_s))
     model = decoding._model
     assert model.model.compute_type == "int8_float32"
