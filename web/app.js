@@ -26,26 +26,17 @@ import { Wave } from "./wave.js";
 
 const FLASH_MS = 2_600;
 const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is told
-const GPU = "need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.";
-/** What is heard of an engine on the CPU. @type {Record<string, import("./notices.js").Notice>} */
+const GPU =
+  "natural voices in ten languages, cloned and designed ones need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.";
+/** What is heard of an engine on the CPU. @type {Record<string, {title: string, body: string}>} */
 const HEARD = {
   espeak: {
     title: "This is the robot voice, for trying out",
-    body:
-      "espeak-ng speaks here. `pip install 'agent-tts[voice]'` adds a natural voice in English; those of ten languages " +
-      "and cloned ones " +
-      GPU,
-    calm: true,
-    once: true,
+    body: "espeak-ng speaks here. `pip install 'agent-tts[voice]'` adds a natural voice in English; " + GPU,
   },
   hibari: {
     title: "English has a natural voice here",
-    body:
-      "Other languages are spoken by the robot voice, espeak-ng. Natural voices in ten languages, cloned and designed " +
-      "ones " +
-      GPU,
-    calm: true,
-    once: true,
+    body: "Other languages are spoken by the robot voice, espeak-ng; " + GPU,
   },
 };
 /** @type {import("./notices.js").Notice} */
@@ -137,7 +128,7 @@ connection.onopen = (session, sink) => {
   mostChars = session.created.limits?.text_context_chars ?? Infinity;
   showSettings();
   const heard = HEARD[session.created.engine ?? ""];
-  if (heard) notices.show("heard", heard);
+  if (heard) notices.show("heard", { ...heard, calm: true, once: true });
   if (!hasVoices) loadVoices();
   if (!askedForAgent) findAgent();
   nodeView.offer();

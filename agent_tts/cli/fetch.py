@@ -38,20 +38,16 @@ def fetch(names: Sequence[str] | None) -> None:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         for name, facts in wanted.items():
             task = shown.add_task(name, total=facts["bytes"])
-            path = Path(voices.cache_dir(), facts["file"])
-            address = voices.BASE_URL + facts["file"]
+            path, address = Path(voices.cache_dir(), facts["file"]), voices.BASE_URL + facts["file"]
             try:
                 _download(address, path, facts["bytes"], facts["sha256"], partial(shown.advance, task))
             except OSError as error:
                 raise SettingsError(f"{name} cannot be stored in {path.parent}: {error.strerror}") from error
             except httpx.HTTPError as error:
-                why = str(error) or type(error).__name__
-                raise SettingsError(
-                    f"{name} cannot be fetched from {address}: {why}; try again, or fetch it elsewhere "
-                    f"and copy it to {path}"
-                ) from error
-    told = f"{', '.join(wanted)}: in {voices.cache_dir()}; a running node has them after a restart"
-    console.print(f"agent-tts: {told if wanted else 'all of them are here'}")
+                why = f"{str(error) or type(error).__name__}; try again, or copy it to {path}"
+                raise SettingsError(f"{name} cannot be fetched from {address}: {why}") from error
+    told = f"are in {voices.cache_dir()}; a running node has them after a restart" if wanted else "are here"
+    console.print(f"agent-tts: {', '.join(wanted) or 'all of them'} {told}")
 
 
 def _download(address: str, path: Path, size: int, digest: str, tell: Callable[[int], object]) -> None:

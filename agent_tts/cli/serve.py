@@ -16,9 +16,6 @@ from agent_tts.engine.factory import chosen_engine
 from agent_tts.ipc.engine_process import engine_settings
 from agent_tts.serve.fronts import AGENT, front_count
 
-# Where nothing better is installed.
-ROBOT = "the robot voice speaks; for a natural one in English: pip install 'agent-tts[voice]'"
-
 
 def serve(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
     """Run a node until a signal ends it; returns the exit code."""
@@ -51,14 +48,14 @@ def welcome(settings: Settings, url: str) -> None:
     console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
     with contextlib.suppress(OSError):
         _welcome(console, settings, url)
+        if settings.engine == "auto" and chosen_engine(settings) == "espeak":
+            natural = "the robot voice speaks; for a natural one in English: pip install 'agent-tts[voice]'"
+            console.print(f"agent-tts: {natural}", soft_wrap=True, markup=False)
 
 
 def _welcome(console: Console, settings: Settings, url: str) -> None:
-    robot = ROBOT if settings.engine == "auto" and chosen_engine(settings) == "espeak" else ""
     if not console.is_terminal:
         console.print(f"agent-tts: {url}", soft_wrap=True)
-        if robot:
-            console.print(f"agent-tts: {robot}", soft_wrap=True, markup=False)
         return
     locked = settings.auth.locked
     header = '-H "Authorization: Bearer $AGENT_TTS_KEY" ' if locked else ""
@@ -82,5 +79,3 @@ def _welcome(console: Console, settings: Settings, url: str) -> None:
         f"curl {url}/v1/audio/speech {header}--json '{body}' -o hello.wav",
     ):
         console.print(command, soft_wrap=True, markup=False, highlight=False)
-    if robot:
-        console.print(robot, soft_wrap=True, markup=False)

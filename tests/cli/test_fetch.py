@@ -68,12 +68,12 @@ def file_of(name: str) -> str:
 def test_voices_are_fetched_by_name_then_the_rest_then_none(home: Path) -> None:
     one = invoke("voices", "fetch", "fable")
     assert (one.returncode, one.stdout) == (0, b"")
-    assert b"fable: in" in one.stderr
+    assert b"fable are in" in one.stderr
     assert b"after a restart" in one.stderr
     assert [file.name for file in home.iterdir()] == [file_of("fable")]
     assert (home / file_of("fable")).stat().st_mode & 0o444 == 0o444  # a node may be another user's
     rest = invoke("voices", "fetch")
-    assert b"agent-tts: emma, fenrir, kore: in" in rest.stderr
+    assert b"agent-tts: emma, fenrir, kore are in" in rest.stderr
     assert {file.name for file in home.iterdir()} == set(map(file_of, OTHERS))
     assert b"all of them are here" in invoke("voices", "fetch", "heart", "emma").stderr
 

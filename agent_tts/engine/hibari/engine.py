@@ -83,7 +83,8 @@ class HibariEngine(EspeakEngine):
         names = {voice.name for voice in espeak.voices}
         if wanted not in facts and wanted not in names:
             self.close()
-            raise SettingsError(f"hibari.voice: no voice {wanted!r} is here: {', '.join(facts)}, or one of espeak-ng")
+            here = f"{', '.join(facts)}, or one of espeak-ng; `agent-tts voices fetch` gets more"
+            raise SettingsError(f"hibari.voice: no voice {wanted!r} is here: {here}")
         self.info = replace(
             espeak,
             engine="hibari",
