@@ -38,7 +38,7 @@ def build(call: Call) -> Pipeline:
         call.stt,  # Whisper, or any other STT service of Pipecat
         EchoGuard(call.settings.echo_guard_s),
         DTMFAggregator(),  # keys of a telephone are words: "DTMF: 12#"
-        BargeIn(playout, pair.assistant()),
+        BargeIn(playout, pair.assistant(), call.settings.stt.language),
         pair.user(),
         call.llm,  # any server of OpenAI's chat completions, or the built-in responder
         call.tts,

@@ -13,6 +13,7 @@ from pipecat.frames.frames import (
     InputAudioRawFrame,
     InterruptionFrame,
     TranscriptionFrame,
+    UserBackchannelFrame,
     VADUserStartedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
@@ -22,6 +23,7 @@ from pipecat.turns.user_stop import BaseUserTurnStopStrategy
 
 from agent_tts.agent.playout import Playout
 from agent_tts.agent.stt import RecognisingFrame
+from agent_tts.agent.wording import asks, is_backchannel
 
 COMMIT_S = 1.0  # for the heard text to enter the LLM's context; the user's words follow it
 
@@ -29,13 +31,26 @@ COMMIT_S = 1.0  # for the heard text to enter the LLM's context; the user's word
 class BargeIn(FrameProcessor):
     """Interrupts the answer that `playout` holds when words are recognised. Its place: before the user's aggregator.
 
+    Words of a listener, such as "yeah", do not interrupt: they become a `UserBackchannelFrame`.
+
     Args:
         assistant: the assistant's aggregator, at the end of the pipeline: stores the heard text of an answer.
+        language: of the user; None: any.
     """
 
-    def __init__(self, playout: Playout, assistant: FrameProcessor) -> None:
+    def __init__(
+        self,
+        playout: Playout,
+        assistant: FrameProcessor,
+        language: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self._playout = playout
+        self._language = language
+        self._clock = clock
+        # When the user's voice began, on `clock`, and how long it lasted, s.
+        self._voice_at = self._voice_s = 0.0
         # Set when `assistant` has processed an interruption.
         self._committed = asyncio.Event()
         assistant.add_event_handler("on_after_process_frame", self._on_processed)
@@ -43,7 +58,15 @@ class BargeIn(FrameProcessor):
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         """Send an interruption before the words that cause it."""
         await super().process_frame(frame, direction)
-        if isinstance(frame, TranscriptionFrame) and frame.text.strip() and self._playout.busy:
+        if isinstance(frame, VADUserStartedSpeakingFrame):
+            self._voice_at = self._clock() - frame.start_secs
+        elif isinstance(frame, VADUserStoppedSpeakingFrame):
+            self._voice_s = self._clock() - frame.stop_secs - self._voice_at
+        elif isinstance(frame, TranscriptionFrame) and frame.text.strip() and self._playout.busy:
+            said = self._playout.said
+            if said and is_backchannel(frame.text, self._voice_s, asked=asks(said), language=self._language):
+                await self.push_frame(UserBackchannelFrame(frame.text, frame.user_id, frame.timestamp), direction)
+                return
             self._committed.clear()
             await self.broadcast_interruption()
             await self._wait_for_commit()
@@ -90,6 +113,8 @@ class EchoGuard(FrameProcessor):
 class Wordless(BaseUserTurnStopStrategy):
     """Ends a user turn without words: `seconds` after the voice ended, and not before all of it is recognised.
 
+    Words of a listener end it at once.
+
     A recogniser that does not say so by `RecognisingFrame` is not waited for.
     """
 
@@ -120,6 +145,10 @@ class Wordless(BaseUserTurnStopStrategy):
         elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self._words:
             await self._stop()
             self._timer = self.task_manager.create_task(self._wait(), f"{self}::wordless")
+        elif isinstance(frame, UserBackchannelFrame) and not self._words:
+            await self._stop()
+            self._due = True
+            await self._end()
         elif isinstance(frame, RecognisingFrame):
             self._segments = frame.segments
             await self._end()

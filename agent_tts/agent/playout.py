@@ -97,6 +97,8 @@ class Playout(FrameProcessor):
         self._holds_answer = False
         # Whether the words spoken now enter the LLM's context.
         self._for_context = True
+        # What the user has heard of the answer.
+        self.said = ""
         # Whether audio of the answer has left.
         self._sounds = False
         # Whether the language model has begun an answer that has not finished playing.
@@ -240,9 +242,12 @@ class Playout(FrameProcessor):
                 self._sounds = True
                 self._turns.sounded()
         elif isinstance(frame, TTSTextFrame):
-            self._turns.heard(frame.text if frame.includes_inter_frame_spaces else f" {frame.text}")
+            word = frame.text if frame.includes_inter_frame_spaces else f" {frame.text}"
+            self.said += word
+            self._turns.heard(word)
         elif isinstance(frame, LLMFullResponseEndFrame):
             self._open = self._sounds = False
+            self.said = ""
             self._turns.finished()
 
     # ------------------------------------------------------------ held, dropped
@@ -269,6 +274,7 @@ class Playout(FrameProcessor):
         self._line = deque(frame for frame in self._line if not frame.interruptible)
         self._ahead_ms = sum(_ms(frame) for frame in self._line if isinstance(frame, TTSAudioRawFrame))
         self._open = self._sounds = self._holds_answer = False
+        self.said = ""
         self._room.set()
         return fade
 

@@ -34,7 +34,7 @@ class AgentServer:
     def __init__(self, settings: Agent, build: Build | None = None, stt: SpeechToText | None = None) -> None:
         share_models()
         self._build = build or load_build(settings.pipeline)
-        self.stt = stt or SpeechToText(settings.stt)
+        self.stt = stt or SpeechToText(settings.stt, settings.calls)
         self.llm = LanguageModel(settings.llm)
 
     def install(self, app: FastAPI, node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -11,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from loguru import logger
+from numpy.typing import NDArray
 from pipecat.frames.frames import ControlFrame, Frame, TranscriptionFrame, VADUserStoppedSpeakingFrame
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import STTSettings
@@ -19,6 +22,7 @@ from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 from pipecat.utils.time import time_now_iso8601
 
+from agent_tts.agent.call import IN_RATE
 from agent_tts.config.settings import AgentStt
 from agent_tts.errors import SettingsError
 from agent_tts.system.records import user_data_folder
@@ -41,10 +45,15 @@ class ComponentStatus:
 
 
 class SpeechToText:
-    """Loads the model once. Calls are typed until it is loaded, and when it cannot be."""
+    """Loads the model once. Calls are typed until it is loaded, and when it cannot be.
 
-    def __init__(self, settings: AgentStt) -> None:
+    Args:
+        calls: most calls at once, which share the cores.
+    """
+
+    def __init__(self, settings: AgentStt, calls: int = 1) -> None:
         self._settings = settings
+        self._calls = calls
         # The loaded model; any thread may call it. None before.
         self._model: Any = None
         # Why there is no model; None when there is one, or the settings want none.
@@ -96,7 +105,7 @@ class SpeechToText:
 
         def load() -> None:
             try:
-                loading.set_result(_loaded(self._settings))
+                loading.set_result(_loaded(self._settings, self._calls))
             except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
                 loading.set_exception(error)
 
@@ -181,8 +190,43 @@ class ScriptedSTT(SegmentedRecogniser):
         yield TranscriptionFrame(self._words, "", time_now_iso8601(), None)
 
 
-def _loaded(settings: AgentStt) -> Any:
+MOST_THREADS = 4  # of a segment: more gain nothing
+
+
+def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int]:
+    """(segments recognised at once, threads of each), so that no more threads work than there are cores.
+
+    CTranslate2's default has as many threads for each segment as there are cores: with two calls they wait for one
+    another.
+    """
+    workers = max(1, min(cores, calls) if threads is None else min(cores // threads, calls))
+    return workers, threads or max(1, min(MOST_THREADS, cores // workers))
+
+
+class WhisperDecoding:
+    """A Whisper model that decodes segments of less than `retry_s` seconds once: a doubtful "mm" stays one.
+
+    Whisper's retries at higher temperatures cost up to five times as much, and make up words.
+    """
+
+    def __init__(self, model: Any, retry_s: float) -> None:
+        self._model = model
+        self._retry = retry_s * IN_RATE
+
+    @property
+    def supported_languages(self) -> list[str]:
+        found: list[str] = self._model.supported_languages
+        return found
+
+    def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
+        """As `WhisperModel.transcribe`. `audio`: float32[n] at `IN_RATE`, full scale 1."""
+        once = {"temperature": 0.0} if len(audio) < self._retry else {}
+        return self._model.transcribe(audio, **options, **once)
+
+
+def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
     """The model, downloaded if it is not in a folder. Blocks."""
+    from ctranslate2 import get_cuda_device_count
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
 
@@ -192,7 +236,18 @@ def _loaded(settings: AgentStt) -> Any:
             raise SettingsError(f"{settings.model} is not a folder with a model (model.bin and config.json)")
         logger.info("agent: downloading Whisper {} once", settings.model)
         folder = Path(download_model(settings.model, output_dir=str(_folder(settings))))
-    return WhisperModel(str(folder), device=settings.device, compute_type=settings.compute_type, local_files_only=True)
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not get_cuda_device_count())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers, threads = shares(cores, calls, settings.threads)
+    model = WhisperModel(
+        str(folder),
+        device=settings.device,
+        compute_type="int8" if on_cpu and settings.compute_type == "default" else settings.compute_type,
+        cpu_threads=threads,
+        num_workers=workers,
+        local_files_only=True,
+    )
+    return WhisperDecoding(model, settings.retry_s)
 
 
 def _local(settings: AgentStt) -> Path | None:

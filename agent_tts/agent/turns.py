@@ -18,6 +18,7 @@ from pipecat.frames.frames import (
     TranscriptionFrame,
     TTSAudioRawFrame,
     TTSStartedFrame,
+    UserBackchannelFrame,
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
@@ -96,8 +97,10 @@ class Turns(BaseObserver):
         self.count = 0
         # The answer that is written or heard now; None between answers.
         self._turn: _UserTurn | None = None
-        # Times of the user's last speech or text, for the next answer; see `_UserTurn`.
+        # Times of the user's last words or text, for the next answer; see `_UserTurn`.
         self._asked: dict[str, float] = {}
+        # When the user's voice ended last; None before.
+        self._silent_at: float | None = None
 
     # ------------------------------------------------------------ the pipeline's side
 
@@ -110,9 +113,12 @@ class Turns(BaseObserver):
         now = self._clock()
         match data.frame:
             case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
-                self._asked = {"user_stopped": now - stop_s}
+                self._silent_at = now - stop_s
             case TranscriptionFrame(text=text) if text.strip():
-                self._asked["transcript"] = now
+                # A later voice may have no words, and an answer may have begun since this one ended.
+                self._asked = {"user_stopped": now if self._silent_at is None else self._silent_at, "transcript": now}
+            case UserBackchannelFrame():
+                self._asked = {}
             case LLMContextFrame() if "transcript" in self._asked:
                 self._asked["turn_end"] = now
             case RTVISendTextFrame():
@@ -149,7 +155,7 @@ class Turns(BaseObserver):
             return
         marks = {name: ms for name, ms in turn.marks().items() if ms is not None and name != "user_stopped"}
         for name, ms in marks.items():
-            self._metrics.turn.labels(name).observe(max(0.0, ms / 1_000))
+            self._metrics.turn.labels(name).observe(ms / 1_000)
         if {"llm_first_token", "audio_first"} <= marks.keys():
             self._metrics.speech.observe(turn.times["audio_first"] - turn.times["llm_first_token"])
         self._metrics.turns.labels(outcome).inc()

@@ -361,7 +361,15 @@ class AgentStt(Section):
         None, description="folder of downloaded models; default: agent-tts/whisper in the user's data folder"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where it runs")
-    compute_type: str = Field("default", description="CTranslate2's: default, int8, float16, int8_float16")
+    compute_type: str = Field(
+        "default", description="CTranslate2's: int8, float16, int8_float16; default: int8 on a CPU, else the model's"
+    )
+    threads: int | None = Field(
+        None, ge=1, le=64, description="threads that recognise a segment; default: by cores and `agent.calls`"
+    )
+    retry_s: float = Field(
+        5.0, ge=0, le=60, description="segments shorter than this are decoded once, however doubtful; in seconds"
+    )
     language: str | None = Field("en", description="language of the user; empty: Whisper detects it")
 
 

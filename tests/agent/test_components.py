@@ -17,11 +17,16 @@ from pipecat.frames.frames import (
     Frame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
     LLMTextFrame,
     TranscriptionFrame,
+    UserBackchannelFrame,
+    VADUserStoppedSpeakingFrame,
 )
+from pipecat.observers.base_observer import FramePushed
 from pipecat.processors.aggregators.llm_context import LLMContext, LLMSpecificMessage
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.processors.frameworks.rtvi.frames import RTVISendTextFrame
 from pipecat.services.openai.llm import OpenAILLMService
 from pipecat.tests.utils import run_test
 from prometheus_client import CollectorRegistry
@@ -111,6 +116,45 @@ async def test_what_is_no_text_in_a_context_is_left_out() -> None:
     assert said.count("no language model") == 4
     assert "{" not in said
     assert turns.count == len(contexts)
+
+
+async def test_marks_follow_the_end_of_the_words_that_were_answered() -> None:
+    """A recogniser that is late: a segment of a turn comes after the answer to its first, a cough before its words.
+
+    Mutations: the end of a voice is used for one answer alone; a cough moves it.
+    """
+    now, registry = 0.0, CollectorRegistry()
+    told: list[dict[str, Any]] = []
+    turns = Turns("call", AgentMetrics(registry), told.append, lambda: now)
+    words, stopped = TranscriptionFrame("Two.", "", ""), VADUserStoppedSpeakingFrame(stop_secs=0.2)
+
+    async def push(at: float, *frames: Frame) -> None:
+        nonlocal now
+        now = at
+        for frame in frames:
+            source, way = FrameProcessor(), FrameDirection.DOWNSTREAM
+            await turns.on_push_frame(FramePushed(source, source, frame, way, 0))
+
+    def marks() -> dict[str, int]:
+        turns.sounded()
+        return {name: ms for name, ms in told[-1]["marks"].items() if ms is not None}
+
+    context = LLMContextFrame(LLMContext())
+    await push(10.0, stopped)
+    await push(10.6, words, context, LLMFullResponseStartFrame())
+    assert marks() == {"user_stopped": 0, "transcript": 800, "turn_end": 800, "audio_first": 800}
+    await push(11.0, words)  # of the same voice, behind the answer
+    await push(11.8, context, LLMFullResponseStartFrame())
+    assert marks() == {"user_stopped": 0, "transcript": 1_200, "turn_end": 2_000, "audio_first": 2_000}
+    await push(20.0, stopped)
+    await push(20.5, words)
+    await push(21.0, stopped)  # a cough
+    await push(21.5, context, LLMFullResponseStartFrame())
+    assert marks() == {"user_stopped": 0, "transcript": 700, "turn_end": 1_700, "audio_first": 1_700}
+    await push(30.0, stopped)
+    await push(30.2, words, UserBackchannelFrame("Yeah.", "", ""))
+    await push(35.0, RTVISendTextFrame("", "Hello."), context, LLMFullResponseStartFrame())
+    assert marks() == {"user_stopped": 0, "audio_first": 0}
 
 
 async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from agent_tts.agent.stt import SpeechToText, _loaded
+from agent_tts.config.settings import AgentStt
 from agent_tts.messages import RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.utterance import Listener, Utterance
@@ -17,6 +19,8 @@ from tests.agent.caller import calling
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.agent.people import says
+from tests.recogniser import TINY_EN
 from tests.support import until
 
 LONG = (
@@ -158,6 +162,31 @@ async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> N
             if kind == "interrupted":
                 await until(lambda: len(llm.requests) == 2)
                 assert time.monotonic() - caller.own_at(kind, spoke_at) < 0.4
+
+
+async def test_a_listener_does_not_interrupt_and_stop_does() -> None:
+    """By real recognition: the answer goes on after "Yeah", which is in no context, and ends at "Stop".
+
+    Mutation: `BargeIn` does not ask `is_backchannel`.
+    """
+    stt = AgentStt(model=TINY_EN, device="cpu", compute_type="int8")
+    whisper = SpeechToText(stt)
+    whisper._model = _loaded(stt)
+    async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, whisper=whisper) as agent:
+        async with calling(agent.url) as caller:
+            caller.type("Tell me a story.")
+            await caller.loud()
+            for listening in ("Yeah.", "Okay, right."):
+                await asyncio.sleep(1.0)
+                spoke_at = time.monotonic()
+                await caller.say(says(listening))
+                await caller.own("resumed", spoke_at)
+                assert not caller.ours("interrupted")
+            await asyncio.sleep(0.5)
+            await caller.say(says("Stop."))
+            await caller.own("interrupted")
+            await until(lambda: len(llm.requests) == 2)
+    assert [text.strip() for role, text in llm.history() if role == "user"] == ["Tell me a story.", "Stop."]
 
 
 async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 from pipecat.services.whisper.stt import WhisperSTTService
 
-from agent_tts.agent.stt import SpeechToText
+from agent_tts.agent.stt import SpeechToText, _loaded, shares
 from agent_tts.config.settings import AgentStt
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
+from tests.agent.people import noise
 from tests.recogniser import TINY_EN
 
 pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
@@ -31,6 +33,45 @@ async def test_a_model_folder_is_loaded_once_for_all_calls() -> None:
     assert isinstance(other, WhisperSTTService)
     assert one._model is other._model is not None
     await stt.close()
+
+
+def test_no_more_threads_recognise_than_there_are_cores() -> None:
+    found = {(cores, calls): shares(cores, calls) for cores in (1, 2, 4, 16, 64) for calls in (1, 2, 8, 100)}
+    assert all(workers * threads <= cores for (cores, _), (workers, threads) in found.items())
+    assert found[1, 8] == (1, 1)
+    assert found[2, 8] == (2, 1)
+    assert found[4, 1] == (1, 4)
+    assert found[16, 8] == (8, 2)
+    assert found[64, 1] == (1, 4)
+    assert shares(2, 8, 4) == (1, 4)
+    assert shares(16, 8, 4) == (4, 4)
+
+
+@pytest.mark.parametrize(("retry_s", "decodings"), [(5.0, 1), (0.0, 6)])
+def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int) -> None:
+    """Mutation: `WhisperDecoding` passes no temperature."""
+    decoding = _loaded(AgentStt(model=TINY_EN, device="cpu", retry_s=retry_s))
+    model = decoding._model
+    assert model.model.compute_type == "int8_float32"
+    found = []
+
+    class Counting:
+        """The network, which is unsure of all."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(network, name)
+
+        def generate(self, *given: object, **options: object) -> object:
+            found.append(options)
+            return network.generate(*given, **options)
+
+    network, model.model = model.model, Counting()
+    unsure = np.frombuffer(noise(0.6, -12, seed=1), "<i2").astype(np.float32) / 32_768
+    segments, _ = decoding.transcribe(
+        np.pad(unsure, (0, 8_000)), language="en", log_prob_threshold=1.0, no_speech_threshold=None
+    )
+    list(segments)
+    assert len(found) == decodings
 
 
 async def test_whisper_recognises_speech_in_a_call() -> None:

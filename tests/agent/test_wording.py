@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from agent_tts.agent.wording import asks, is_answer, is_backchannel, is_half
+
+LISTENING = {
+    "en": (
+        "Yeah.",
+        "Okay, right.",
+        " I'm hum.",
+        "Mm-hmm.",
+        "Humm...",
+        "Uh-huh.",
+        "All right.",
+        "Oh, I see.",
+        "YES YES",
+    ),
+    "de": ("Ja, genau.", "Ach so.", "Mhm, verstehe."),
+    "fr": ("D'accord.", "Oui, bien sûr.", "Ah bon ?"),
+    "es": ("Sí, claro.", "Ajá.", "Vale, vale."),
+    "it": ("Sì, va bene.", "Ho capito.", "Già."),
+    "pt": ("Sim, claro.", "Tá bom.", "Uhum."),
+    "nl": ("Ja, precies.", "Oké.", "Snap ik."),
+    "ru": ("Да, конечно.", "Угу.", "Понятно."),
+    "zh": ("嗯,对。", "好的。", "明白了"),
+    "ja": ("はい、そうですね。", "なるほど", "うん。"),
+}
+INTERRUPTING = {
+    "en": ("Stop.", "Wait.", "No.", "No, no.", "Yeah, but wait.", "Okay, stop.", "Right now?", "What?", "Hold on."),
+    "de": ("Nein.", "Stopp.", "Warte mal.", "Ja, aber nein."),
+    "fr": ("Non.", "Attendez.", "Stop.", "Oui mais"),
+    "es": ("No.", "Espera.", "Para.", "Sí, pero no"),
+    "it": ("No.", "Aspetta.", "Basta."),
+    "pt": ("Não.", "Espera.", "Pare."),
+    "nl": ("Nee.", "Wacht.", "Stop."),
+    "ru": ("Нет.", "Стоп.", "Подожди.", "Да нет"),
+    "zh": ("不。", "停。", "等一下。", "不对"),
+    "ja": ("いいえ。", "待って。", "違います", "止めて。"),
+}
+
+
+@pytest.mark.parametrize("language", LISTENING)
+def test_a_listener_is_not_an_interruption_in_ten_languages(language: str) -> None:
+    for given in (language, f"{language}-XX", None):
+        heard = [text for text in LISTENING[language] if is_backchannel(text, 0.8, asked=False, language=given)]
+        assert heard == list(LISTENING[language])
+        assert not [text for text in INTERRUPTING[language] if is_backchannel(text, 0.8, asked=False, language=given)]
+
+
+def test_length_number_and_a_question_make_an_answer_of_it() -> None:
+    assert is_backchannel("yeah " * 4, 1.9, asked=False, language="en")
+    assert not is_backchannel("yeah " * 5, 1.9, asked=False, language="en")
+    assert not is_backchannel("Yeah.", 2.1, asked=False, language="en")
+    assert not is_backchannel("Yeah.", 0.8, asked=True, language="en")
+    assert not is_backchannel("...", 0.8, asked=False, language="en")
+    assert is_backchannel("Okay.", 0.8, asked=False, language="fi")  # a language without data
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "half"),
+    [
+        ("I would like to book a table for", "en", True),
+        ("I would like to book a table for.", "en", True),
+        ("My number is...", "en", True),
+        ("Well,", "en", True),
+        ("What is it for?", "en", False),
+        ("Turn it on.", "en", False),
+        ("Four people.", "en", False),
+        ("Is that for you? No, for my", "en", True),
+        ("Ich möchte einen Tisch für", "de", True),
+        ("Mach es an.", "de", False),
+        ("Je voudrais une table pour", "fr", True),
+        ("Quiero una mesa para", "es", True),
+        ("Vorrei un tavolo per", "it", True),
+        ("Queria uma mesa para", "pt", True),
+        ("Ik wil graag een tafel voor", "nl", True),
+        ("Я хочу столик на", "ru", True),
+        ("我想要和", "zh", True),
+        ("明日東京に", "ja", True),
+        ("ありがとうございます", "ja", False),
+    ],
+)
+def test_half_sentences(text: str, language: str, half: bool) -> None:
+    assert is_half(text, language) is half
+
+
+def test_a_short_answer_needs_a_question() -> None:
+    assert is_answer("No.", asked=True, language="en")
+    assert is_answer("Four people.", asked=True, language="en")
+    assert not is_answer("No.", asked=False, language="en")
+    assert not is_answer("I think that we", asked=True, language="en")
+    assert not is_answer("The", asked=True, language="en")
+    assert is_answer("いいえ", asked=True, language="ja")
+    assert not is_answer("いいえ、違うと思います", asked=True, language="ja")
+
+
+def test_the_last_sentence_that_ended_asks() -> None:
+    assert asks("Hello. Shall I book it? It costs")
+    assert asks("Shall I?")
+    assert asks("好吗？")
+    assert not asks("Shall I? Fine. It")
+    assert not asks("It costs")
