@@ -36,7 +36,8 @@ def python() -> Finding:
 
 
 def fronts(settings: Settings) -> list[Finding]:
-    from agent_tts.serve.fronts import cores, front_count
+    from agent_tts.serve.fronts import front_count
+    from agent_tts.system.cores import cores
 
     count = front_count(settings)
     found = f"{count} for {cores():g} cores"

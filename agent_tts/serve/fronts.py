@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 from loguru import logger
 
 from agent_tts.config.settings import MAX_FRONTS, Settings
 from agent_tts.ipc.engine_process import engine_settings
+from agent_tts.system.cores import cores
 
 # What `auto` assumes. A core of a front carries so many callers; with so few cores several fronts gain nothing.
 CALLERS_A_CORE = 250  # over WebSocket or HTTP, so that a front is half busy
@@ -24,9 +23,6 @@ FEWEST_CORES = 4
 # The extension of `agent-tts agent`, and that of its fronts where calls run in other processes.
 AGENT = "agent_tts.agent.server:extension"
 RELAY = "agent_tts.agent.relay:extension"
-
-# cgroup v2, then v1: a quota and a period in microseconds; "max" or -1 is no quota.
-_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 class Role(NamedTuple):
@@ -83,18 +79,3 @@ def rtc_peers(settings: Settings) -> int:
     """`limits.rtc_peers`; by default what the fronts of this machine serve in time."""
     peers = settings.limits.rtc_peers
     return PEERS_A_FRONT * front_count(settings) if peers is None else peers
-
-
-def cores() -> float:
-    """The cores that this process may use: those of its affinity, or what its cgroup's quota allows."""
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return min([float(usable), *(quota for files in _QUOTAS if (quota := _quota(files)) is not None)])
-
-
-def _quota(files: str) -> float | None:
-    """Cores by the quota in these files of a cgroup; None without one."""
-    try:
-        quota, period = " ".join(Path(file).read_text() for file in files.split()).split()
-        return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError):  # no such file, or "max"
-        return None

@@ -52,7 +52,7 @@ async def test_an_own_node_is_ready_and_ends_with_the_block(processes: dict[str,
 
 
 async def test_a_node_that_fails_to_start_reports_why() -> None:
-    with pytest.raises(EngineLost, match="'auto', 'qwen3', 'espeak' or 'tone'"):
+    with pytest.raises(EngineLost, match="'auto', 'qwen3', 'hibari', 'espeak' or 'tone'"):
         async with own_node(engine="expeak"):
             pass
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from agent_tts.config.settings import Agent, Limits, Qwen3, Settings
-from agent_tts.serve import fronts
-from agent_tts.serve.fronts import AGENT, RELAY, automatic, connections, cores, front_count, roles, rtc_peers
+from agent_tts.serve.fronts import AGENT, RELAY, automatic, connections, front_count, roles, rtc_peers
+from agent_tts.system.cores import cores
 
 WEB_SOCKETS_ONLY = Limits(rtc_peers=0)
 GPUS = Qwen3(models=("folder",), device="cuda:0,cuda:1")
@@ -58,7 +58,7 @@ def test_a_quota_counts_as_cores(
     file = f"{tmp_path}/cpu.max"
     with open(file, "w") as quota:
         quota.write(text)
-    monkeypatch.setattr(fronts, "_QUOTAS", (file, "/no/such/file"))
+    monkeypatch.setattr("agent_tts.system.cores._QUOTAS", (file, "/no/such/file"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     assert cores() == (expected or 8)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -40,6 +39,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.messages import StepEvent, Word, Words
 from agent_tts.options import NamedVoice, within
 from agent_tts.sound.silence import skipped
+from agent_tts.system.cores import cores
 from agent_tts.text.chars import is_silent
 from agent_tts.text.feed import Unit
 
@@ -70,7 +70,7 @@ class HibariEngine(EspeakEngine):
         self._hibari = {name: HibariVoice(name) for name in facts}
         first = self._hibari.get(wanted) or self._hibari["heart"]
         first.load()
-        self._threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._threads = max(1, int(cores()))
         self._pool = ThreadPoolExecutor(self._threads, "hibari")
         self._speaking: set[Future[Spoken]] = set()
         try:
@@ -141,7 +141,7 @@ def _carried(voice: HibariVoice, pool: ThreadPoolExecutor, threads: int) -> int:
 
     took = max(future.result() for future in [pool.submit(took_s) for _ in range(threads)])
     load = REPEATED * took / (len(voice.speak(PROBE, ()).samples) / SAMPLE_RATE)
-    slots = min(max(1, int(threads * SHARE / load)), MAX_SLOTS)
+    slots = min(max(1, int(threads * SHARE / max(load, 1e-6))), MAX_SLOTS)
     logger.info("hibari: {} slots, by {:.1%} of a core for a caller", slots, load)
     return slots
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from agent_tts.engine.hibari.engine import NO_SAMPLES, Wanted
 from agent_tts.engine.hibari.phrase import (
     AHEAD_S,
     FADE,
@@ -10,12 +11,15 @@ from agent_tts.engine.hibari.phrase import (
     FIRST_WAIT_S,
     FIRST_WORDS,
     LOW_S,
+    MAX_BEFORE,
+    TAIL,
     Due,
     due,
     ends_clause,
     ends_sentence,
     joined,
 )
+from agent_tts.engine.hibari.speech import HibariVoice
 from agent_tts.engine_info import SAMPLE_RATE
 
 NOTHING = Due()
@@ -81,6 +85,54 @@ def test_a_join_is_as_smooth_as_the_sound(late: int) -> None:
     assert np.abs(np.diff(made)).max() < 1.02 * np.abs(np.diff(wave)).max()
     around = made[cut - 400 : cut + 400]
     assert np.abs(around).max() > 0.97 * 9_000  # nothing cancels out
+
+
+TEXTS = (
+    "Sure, I can help you with that.",
+    "The next train to the airport leaves in twelve minutes from platform four.",
+    "One moment please, I am looking that up for you right now.",
+    "Your order left our warehouse this morning and should be with you by Thursday.",
+    "I am sorry to hear that, so let me see what I can do for you.",
+)
+
+
+def in_parts(voice: HibariVoice, text: str, size: int, *, joins: bool = True) -> float:
+    """Seconds of a sentence that is spoken `size` words at a time, with or without the words before them."""
+    words = tuple(f"{word} " for word in text.split())
+    pcm, over, at = b"", NO_SAMPLES, 0
+    while at < len(words):
+        together = words[at : at + size + 1]
+        last = at + len(together) == len(words)
+        before = words[max(0, at - MAX_BEFORE) : at] if joins else ()
+        heard = len(together) if last else size
+        wanted = Wanted(
+            voice=voice,
+            before=before,
+            over=over if joins else NO_SAMPLES,
+            words=together,
+            ipa=(),
+            heard=heard,
+            ends=last,
+            pause=TAIL,
+            speed=1.0,
+            pitch=1.0,
+            volume=1.0,
+            seed=0,
+            keep_ms=0,
+            leveler=None,
+        )
+        spoken = wanted.speak()
+        pcm, over, at = pcm + spoken.pcm, spoken.over, at + heard
+    return len(pcm) / 2 / SAMPLE_RATE
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_words_that_are_joined_take_as_long_as_in_the_whole_sentence(size: int) -> None:
+    voice = HibariVoice("heart")
+    voice.load()
+    whole = sum(in_parts(voice, text, 99) for text in TEXTS)
+    assert abs(sum(in_parts(voice, text, size) for text in TEXTS) / whole - 1) < 0.03
+    assert abs(sum(in_parts(voice, text, size, joins=False) for text in TEXTS) / whole - 1) > 0.03  # words are clipped
 
 
 def test_without_a_sound_before_it_a_part_is_only_cut() -> None:
