@@ -14,7 +14,6 @@ from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnal
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams
 from pipecat.pipeline.pipeline import Pipeline
-from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
 from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
@@ -22,6 +21,7 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard, Wordless
 from agent_tts.agent.call import Call
+from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
 from agent_tts.config.settings import Agent
 
@@ -31,7 +31,8 @@ RECOGNITION_S = 15.0  # a turn whose speech is not recognised by then is over
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. Called in a thread, because it loads models: start no tasks here."""
     playout = Playout(call.turns, call.tts, call.transport.output())
-    pair = LLMContextAggregatorPair(LLMContext(), user_params=turn_taking(call.settings, hears=call.stt is not None))
+    user = turn_taking(call.settings, hears=call.stt is not None)
+    pair = LLMContextAggregatorPair(OneMessageContext(), user_params=user)
     parts = [
         call.transport.input(),
         call.stt,  # Whisper, or any other STT service of Pipecat

@@ -22,10 +22,10 @@ def _voice() -> HibariVoice:
 
 @functools.lru_cache(maxsize=64)
 def says(text: str, speed: float = 1.0, seed: int = 0) -> bytes:
-    """A sentence, at about -20 dBFS, from its first sound."""
+    """A sentence, at about -20 dBFS, from its first sound to its last."""
     words = [f"{word} " for word in text.split()]
     spoken = _voice().speak(words, (), speed=speed, seed=seed)
-    return pcm(spoken.samples[spoken.words[0][0] :])
+    return pcm(spoken.samples[spoken.words[0][0] : spoken.words[-1][1]])
 
 
 def pcm(samples: NDArray[np.float32]) -> bytes:

@@ -13,13 +13,13 @@ import pytest
 from pipecat.frames.frames import BotStartedSpeakingFrame, Frame, InputAudioRawFrame, LLMContextFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.barge_in import EchoGuard
 from agent_tts.agent.call import IN_RATE
+from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.stt import SpeechToText, _loaded
 from agent_tts.config.settings import Agent, AgentStt
 from pipelines.voice_agent import turn_taking
@@ -79,7 +79,7 @@ def whisper() -> SpeechToText:
 @asynccontextmanager
 async def listening(whisper: SpeechToText, agent: Agent, said: str = "") -> AsyncIterator[Listener]:
     """`said`: what the agent said last."""
-    context = LLMContext([{"role": "assistant", "content": said}] if said else [])
+    context = OneMessageContext([{"role": "assistant", "content": said}] if said else [])
     pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, hears=True)), Asked()
     stt = whisper.service()
     assert stt is not None
@@ -104,3 +104,16 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
         await caller.hear(silence(3))
         await until(lambda: bool(caller.asked.turns))
     assert caller.asked.turns[0][1] == "And what day is it today?"
+
+
+def test_what_the_user_says_in_a_row_is_one_message() -> None:
+    context = OneMessageContext([{"role": "user", "content": "A table for"}])
+    context.add_message({"role": "user", "content": " four. "})
+    context.add_messages([{"role": "assistant", "content": "Fine."}, {"role": "user", "content": "A"}])
+    context.add_messages([{"role": "user", "content": [{"type": "text", "text": "B"}]}])
+    assert context.get_messages() == [
+        {"role": "user", "content": "A table for four."},
+        {"role": "assistant", "content": "Fine."},
+        {"role": "user", "content": "A"},
+        {"role": "user", "content": [{"type": "text", "text": "B"}]},
+    ]
