@@ -7,8 +7,7 @@ import unicodedata
 
 LONGEST_S = 2.0  # of a back-channel: whoever speaks longer wants to be heard
 MOST = 4  # phrases of a back-channel
-ANSWER_WORDS = 3  # of an answer that is complete, whatever its melody
-DECIDES = {"zh": 4, "ja": 6}  # characters instead, where words have no spaces
+WITHOUT_SPACES = ("zh", "ja")
 
 # What a listener says to go on listening, as recognisers write it. Words that stop or contradict are none of it.
 _LISTENING = {
@@ -24,23 +23,8 @@ _LISTENING = {
     "zh": "嗯|嗯嗯|对|对对|好|好的|是|是的|哦|噢|啊|行|明白|明白了|知道了|没错|当然|ok",
     "ja": "はい|うん|うんうん|ええ|そう|そうですね|そうですか|なるほど|へえ|ああ|あー|おお|わかりました|了解|ok",
 }
-# With which no sentence ends, unless it is a question.
-_OPEN = {
-    "en": "a an the and or but for to of with at from by my your his our their its because if than i id im ill we so "
-    "um uh er like about into would could should is are was were very some any",
-    "de": "ein eine einen einem einer der die das den dem des und oder aber für mit von zu nach bei mein meine dein "
-    "weil wenn dass ich wir ähm äh im am zum zur sehr",
-    "fr": "un une le la les des de du et ou mais pour avec à au aux dans sur mon ma mes votre parce que si je euh très",
-    "es": "un una el la los las de del y o pero para con a al en mi mis su porque si que yo eh muy por",
-    "it": "un una uno il lo la i gli le di del della e o ma per con a al in mio mia perché se che io ehm molto da",
-    "pt": "um uma o a os as de do da e ou mas para com em no na meu minha porque se que eu hum muito por",
-    "nl": "een de het en of maar voor met van naar bij mijn jouw omdat als dat ik wij eh ehm heel om te",
-    "ru": "и или но для с со в на к от из у по за мой моя мне я мы потому если что чтобы э очень",
-    "zh": "和 或者 但是 因为 如果 给 在 把 跟 的话",
-    "ja": "と が を に で は の から それで でも けど もし",
-}
 _PHRASES = {
-    language: re.compile(rf"(?:(?:{phrases})(?: |$){'?' if language in DECIDES else ''}){{1,{MOST}}}")
+    language: re.compile(rf"(?:(?:{phrases})(?: |$){'?' if language in WITHOUT_SPACES else ''}){{1,{MOST}}}")
     for language, phrases in _LISTENING.items()
 }
 _LAST_END = re.compile(r"[.?!。？！؟](?=[^.?!。？！؟]*$)")
@@ -57,26 +41,6 @@ def is_backchannel(text: str, speech_s: float, *, asked: bool, language: str | N
     said = plain(text)
     known = [_PHRASES[key] for key in _of(language, _PHRASES)]
     return not asked and speech_s <= LONGEST_S and any(phrases.fullmatch(said) for phrases in known)
-
-
-def is_half(text: str, language: str | None = None) -> bool:
-    """Whether a sentence must go on: it ends with an article, a conjunction or the like, or its recogniser says so."""
-    said = text.strip()
-    if said.endswith(("?", "？")):
-        return False
-    words = plain(said)
-    for key in _of(language, _OPEN):
-        last = [each for each in _OPEN[key].split() if words.endswith(each) if key in DECIDES]
-        if last or words.rpartition(" ")[2] in _OPEN[key].split():
-            return True
-    return said.endswith(("...", "…", ",", "-", "，", "、"))
-
-
-def is_answer(text: str, *, asked: bool, language: str | None = None) -> bool:
-    """Whether a few words answer what was asked, so that nothing needs to be waited for."""
-    words = plain(text)
-    short = len(words) <= DECIDES[language] if language in DECIDES else len(words.split()) <= ANSWER_WORDS
-    return asked and bool(words) and short and not is_half(text, language)
 
 
 def asks(said: str) -> bool:

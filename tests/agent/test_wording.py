@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.agent.wording import asks, is_answer, is_backchannel, is_half
+from agent_tts.agent.wording import asks, is_backchannel
 
 LISTENING = {
     "en": (
@@ -55,44 +55,6 @@ def test_length_number_and_a_question_make_an_answer_of_it() -> None:
     assert not is_backchannel("Yeah.", 0.8, asked=True, language="en")
     assert not is_backchannel("...", 0.8, asked=False, language="en")
     assert is_backchannel("Okay.", 0.8, asked=False, language="fi")  # a language without data
-
-
-@pytest.mark.parametrize(
-    ("text", "language", "half"),
-    [
-        ("I would like to book a table for", "en", True),
-        ("I would like to book a table for.", "en", True),
-        ("My number is...", "en", True),
-        ("Well,", "en", True),
-        ("What is it for?", "en", False),
-        ("Turn it on.", "en", False),
-        ("Four people.", "en", False),
-        ("Is that for you? No, for my", "en", True),
-        ("Ich möchte einen Tisch für", "de", True),
-        ("Mach es an.", "de", False),
-        ("Je voudrais une table pour", "fr", True),
-        ("Quiero una mesa para", "es", True),
-        ("Vorrei un tavolo per", "it", True),
-        ("Queria uma mesa para", "pt", True),
-        ("Ik wil graag een tafel voor", "nl", True),
-        ("Я хочу столик на", "ru", True),
-        ("我想要和", "zh", True),
-        ("明日東京に", "ja", True),
-        ("ありがとうございます", "ja", False),
-    ],
-)
-def test_half_sentences(text: str, language: str, half: bool) -> None:
-    assert is_half(text, language) is half
-
-
-def test_a_short_answer_needs_a_question() -> None:
-    assert is_answer("No.", asked=True, language="en")
-    assert is_answer("Four people.", asked=True, language="en")
-    assert not is_answer("No.", asked=False, language="en")
-    assert not is_answer("I think that we", asked=True, language="en")
-    assert not is_answer("The", asked=True, language="en")
-    assert is_answer("いいえ", asked=True, language="ja")
-    assert not is_answer("いいえ、違うと思います", asked=True, language="ja")
 
 
 def test_the_last_sentence_that_ended_asks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -139,8 +140,11 @@ async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: 
 
 def child(module: str) -> int | None:
     """The process that runs a module for this one."""
-    children = children_of(os.getpid())
-    return next((pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+    for pid in children_of(os.getpid()):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    return None
 
 
 @pytest.mark.node

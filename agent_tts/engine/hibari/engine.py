@@ -20,16 +20,15 @@ from agent_tts.engine.espeak.voices import EspeakVoices
 from agent_tts.engine.espeak.workers import EspeakWorkers
 from agent_tts.engine.gain import FULL_SCALE, Leveler, Levels, amplify
 from agent_tts.engine.hibari.phrase import (
-    CLAUSE_PAUSE,
     FADE,
     MAX_BEFORE,
     MAX_CHARS,
     SEARCH,
-    TAIL,
     due,
     ends_clause,
     ends_sentence,
     joined,
+    pause_behind,
 )
 from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
 from agent_tts.engine.hibari.voices import aliases, listed, near
@@ -161,8 +160,6 @@ class Wanted(NamedTuple):
     words: tuple[str, ...]  # those after them
     ipa: tuple[str, ...]  # of each `SOUND` of all these words
     heard: int  # of `words`, the first ones that are heard
-    ends: bool  # they end the sentence: the pause behind them is heard, too
-    pause: int  # otherwise what is heard behind the last of all words, in samples
     speed: float
     pitch: float
     volume: float
@@ -177,7 +174,7 @@ class Wanted(NamedTuple):
         count = len(self.before)
         start = cuts[count - 1] if count else 0
         last = count + self.heard
-        end = len(samples) if self.ends else cuts[last - 1] + (self.pause if last == len(cuts) else 0)
+        end = cuts[last - 1] + (pause_behind(self.words[-1]) if last == len(cuts) else 0)
         made = joined(self.over, samples, start, min(end, len(samples)))
         skips = skipped(_int16(made), SAMPLE_RATE, None if count else self.keep_ms)
         made = made[skips:]
@@ -310,8 +307,6 @@ class HibariRequest(EspeakRequest):
             words=tuple(unit.text for unit in words[:together]),
             ipa=tuple(ipa for unit in units for ipa in self.feed.ipa(unit)),
             heard=heard,
-            ends=self._closed and heard == len(words) and ends_sentence(words[-1].text),
-            pause=CLAUSE_PAUSE if ends_clause(words[-1].text) else TAIL,
             speed=within("speed", options.speed * prosody.speed),
             pitch=within("pitch", options.pitch * prosody.pitch),
             volume=prosody.volume,

@@ -26,8 +26,9 @@ MAX_BEFORE = 12  # words that were heard and are spoken again, which bounds what
 
 FADE = round(0.010 * SAMPLE_RATE)  # samples of a cross-fade
 SEARCH = round(0.004 * SAMPLE_RATE)  # samples by which it moves to where both sounds are most alike: a period of 125 Hz
-TAIL = round(0.040 * SAMPLE_RATE)  # samples behind a word that is the last one so far
-CLAUSE_PAUSE = round(0.150 * SAMPLE_RATE)  # and behind one that ends a clause: as long as a comma in a whole sentence
+# Samples of silence behind the last word so far: in mid-phrase, where a clause ends as at a comma in a whole sentence,
+# and where a sentence ends.
+TAIL, CLAUSE_PAUSE, SENTENCE_PAUSE = (round(seconds * SAMPLE_RATE) for seconds in (0.040, 0.150, 0.350))
 
 _SENTENCE_ENDS = frozenset(".!?…")
 _CLOSERS = "".join(CLOSERS) + " "
@@ -41,6 +42,11 @@ def ends_sentence(word: str) -> bool:
 def ends_clause(word: str) -> bool:
     bare = word.rstrip(_CLOSERS)
     return bare[-1:] in CLAUSE_MARKS and not is_abbreviation(bare)
+
+
+def pause_behind(word: str) -> int:
+    """In samples, behind a word after which nothing is known to come."""
+    return SENTENCE_PAUSE if ends_sentence(word) else CLAUSE_PAUSE if ends_clause(word) else TAIL
 
 
 class Due(NamedTuple):

@@ -95,7 +95,10 @@ async def test_a_connection_is_a_span_with_its_contexts_in_the_client_s_trace(mo
     assert f"{present(session.parent).span_id:016x}" == "00f067aa0ba902b7"
     assert one.parent == two.parent == session.context
     happened = sorted(one.events, key=lambda event: event.timestamp)
-    assert [event.name for event in happened] == ["received", "text", "submitted", "started", "first_audio"]
+    names = [event.name for event in happened]
+    assert names[-1] == "first_audio"
+    assert "started" in names  # a slot may be there before the text is read
+    assert [name for name in names if name != "started"] == ["received", "text", "submitted", "first_audio"]
     assert [event.name for event in two.events][-1] == "cancelled"
     told = {name.removeprefix("agent_tts."): value for name, value in present(one.attributes).items()}
     assert told.keys() == {
