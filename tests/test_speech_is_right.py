@@ -129,6 +129,7 @@ async def test_packets(node: SpeakingNode, encoding: str, rate: int, codec: str)
         node.check(np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate)
 
 
+@pytest.mark.alone
 @pytest.mark.real_time
 async def test_webrtc_that_loses_packets(node: SpeakingNode) -> None:
     """All parts at once, each to a peer: they are spoken in real time."""

@@ -90,6 +90,7 @@ async def test_a_long_text_is_read_in_slices(peer: RtcPeer, monkeypatch: pytest.
     assert len(set(turns[1:])) == 7
 
 
+@pytest.mark.alone
 async def test_done_comes_when_all_has_been_played(peer: RtcPeer) -> None:
     peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
     done = await peer.message("context.done", context_id="t1")
