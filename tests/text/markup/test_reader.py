@@ -311,7 +311,7 @@ def test_work_is_linear() -> None:
             reader.read(ch)
         reader.end()
 
-    assert not more_than_linear(PARTS, come, chars=1_200)
+    assert not more_than_linear(PARTS, come, chars=1_000)
 
 
 @pytest.mark.alone
