@@ -274,7 +274,7 @@ def test_clean_characters_lie_where_they_were_sent(text: str) -> None:
         for ch in said:
             start, end = offsets.span(place, place + 1)
             assert before <= start < end == start + 1 <= len(text)
-            assert text[start] == ch or ch in " \n" or isinstance(item, Say)
+            assert text[start] == ch or ch.isspace() or isinstance(item, Say)
             before, place = start, place + 1
     assert place == offsets.length
 
