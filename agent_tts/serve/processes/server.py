@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
@@ -35,19 +36,17 @@ class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
     config: NodeConfig
-    warns = True  # of what is true for the whole node
 
     def __init__(
         self,
         app: FastAPI,
-        settings: Settings,
         on_ready: Callable[[str], None] | None = None,
         reload: Reload | None = None,
         contents: FileContents | None = None,
     ) -> None:
-        super().__init__(NodeConfig(app, settings, contents))
-        self._app = app
         self._node: Node = app.state.node
+        super().__init__(NodeConfig(app, self._node.settings, contents))
+        self._app = app
         # Called once the node takes requests, with its URL, which is empty where it listens nowhere.
         self._on_ready = on_ready
         # What SIGHUP does; None where that has no meaning.
@@ -91,13 +90,13 @@ class NodeServer(uvicorn.Server):
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
         tls = server_context(settings.tls, contents)
-        raise_limit_of_files(settings, warn=self.warns)
+        raise_limit_of_files(settings, warn=self._node.supervisor is None)
         self._node.settings = settings
         self._node.service.lexicon = lexicon
         self._node.guard.configure(settings)
         self.config.use(settings, tls)
         if self._handshakes is not None and tls is not None:
-            self._handshakes.use(tls, settings.timeouts.handshake_s)
+            self._handshakes.context, self._handshakes.timeout_s = tls, settings.timeouts.handshake_s
         for listener in self._sockets:
             tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
 
@@ -105,7 +104,6 @@ class NodeServer(uvicorn.Server):
         self.use(change.apply(self._node.settings), change.lexicon, change.contents)
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """Listen for TCP connections that begin with a TLS handshake."""
         config = self.config
         self._handshakes = Handshakes(
             context,
@@ -134,6 +132,12 @@ class NodeServer(uvicorn.Server):
         if counter % TICKS_PER_S == 0:
             self.config.count_files()
         return await super().on_tick(counter)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """One of several fronts obeys its supervisor instead."""
+        with contextlib.nullcontext() if self._node.supervisor is not None else super().capture_signals():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         assert self._loop is not None
@@ -171,7 +175,6 @@ class NodeServer(uvicorn.Server):
         self.should_exit = True
 
     def _is_sending(self) -> bool:
-        """Whether a session, a response or a connection's buffer still sends audio."""
         state = self.server_state
         return bool(self._node.sessions or state.tasks) or any(
             connection.transport.get_write_buffer_size() for connection in state.connections
