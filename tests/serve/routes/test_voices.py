@@ -241,17 +241,15 @@ async def test_a_full_disk_is_507(tmp_path: Path) -> None:
             assert (await http.post("/voices", json=new)).status_code == 200
 
 
-async def test_a_voice_of_the_engine_is_shown_by_any_of_its_names(tmp_path: Path, base: Model) -> None:
+async def test_a_voice_of_the_engine_is_shown_by_any_of_its_names_and_cannot_be_deleted(
+    tmp_path: Path, base: Model
+) -> None:
     async with voices_of(tmp_path, base) as (_, http):
         own = (await http.get("/voices/tone-440")).json()
         assert (own["name"], own["kind"], own["created_at"]) == ("tone-440", "own", None)
         assert (await http.get("/voices/nobody")).status_code == 404
         alias = (await http.get("/voices/alloy")).json()
         assert (alias["name"].partition("-")[0], alias["kind"]) == ("tone", "own"), alias
-
-
-async def test_the_engines_own_voices_cannot_be_deleted(tmp_path: Path, base: Model) -> None:
-    async with voices_of(tmp_path, base) as (_, http):
         for name in ("tone-440", "alloy"):
             response = await http.delete(f"/voices/{name}")
             assert (response.status_code, error_of(response)["param"]) == (400, "name")
