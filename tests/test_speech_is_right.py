@@ -54,6 +54,10 @@ class SpeakingNode(NamedTuple):
         check(self.engine, samples, rate)
 
 
+# What is sent in other ways is the same sound of any engine.
+ONE_ENGINE = pytest.mark.parametrize("node", ["espeak"], indirect=True)
+
+
 @pytest.fixture(scope="module", params=BOUNDS)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpeakingNode]:
     """A node in processes of its own: what an engine does in real time is part of what is heard."""
@@ -105,6 +109,7 @@ async def test_words_of_a_language_model(node: SpeakingNode) -> None:
 
 
 @pytest.mark.real_time
+@ONE_ENGINE
 @pytest.mark.parametrize("format_", ["mp3", "opus"])
 async def test_files(node: SpeakingNode, format_: str) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
@@ -115,6 +120,7 @@ async def test_files(node: SpeakingNode, format_: str) -> None:
 
 
 @pytest.mark.real_time
+@ONE_ENGINE
 @pytest.mark.parametrize(("encoding", "rate", "codec"), [("mulaw", 8_000, "pcm_mulaw"), ("opus", 48_000, "libopus")])
 async def test_packets(node: SpeakingNode, encoding: str, rate: int, codec: str) -> None:
     """A telephone's sound; and one Opus packet a message."""
@@ -131,6 +137,7 @@ async def test_packets(node: SpeakingNode, encoding: str, rate: int, codec: str)
 
 @pytest.mark.alone
 @pytest.mark.real_time
+@ONE_ENGINE
 async def test_webrtc_that_loses_packets(node: SpeakingNode) -> None:
     """All parts at once, each to a peer: they are spoken in real time."""
 
@@ -179,6 +186,7 @@ def heard_ms(peer: RtcPeer) -> float:
 
 
 @pytest.mark.real_time
+@ONE_ENGINE
 async def test_what_was_heard_before_a_cancel_and_the_rest_are_the_text(node: SpeakingNode) -> None:
     """No word is said twice, and none is left out."""
     async with connect(node.url, lead_ms=None) as connection:

@@ -154,6 +154,8 @@ MODULES = {
             ),
         },
     ),
+    "text/breaks": Module(("text/test_clean.py",)),
+    "text/latex": Module(("text/test_clean.py",)),
     "text/lexicon": Module(
         ("text/test_lexicon.py",),
         {
