@@ -152,8 +152,9 @@ $(VENV)/mutants: pyproject.toml configs/constraints.txt $(VENV)/dev
 	$(PIP) --editable '.[mutants]'
 	@touch $@
 
-$(VENV)/dev: pyproject.toml configs/constraints.txt | $(BIN)/python
+$(VENV)/dev: pyproject.toml configs/constraints.txt tests/package.json | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps qwen-tts==0.1.1 Resemblyzer==0.1.4  # the reference for the model's tests, weights of `bench quality`; see pyproject.toml
-	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm typescript@7.0.2 ws@8.23.0  # tests of web/client.js
+	@mkdir -p $(VENV)/npm && cp tests/package.json $(VENV)/npm
+	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm  # tests of web/client.js and of vendors' clients
 	@touch $@ $(VENV)/base

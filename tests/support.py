@@ -116,7 +116,7 @@ async def running_app(app: FastAPI) -> AsyncIterator[RunningNode]:
     settings = node.settings
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with closing(listen(settings)) as listener:
-        server = NodeServer(app, settings, url.set_result)
+        server = NodeServer(app, url.set_result)
         task = asyncio.create_task(server.serve([listener]), name="node")
         try:
             async with asyncio.timeout(START_S):

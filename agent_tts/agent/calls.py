@@ -73,6 +73,10 @@ class Calls:
     async def offer(self, call: BeginCall) -> dict[str, str]:
         """Begin a call: an answer with the node's candidates, as Pipecat's clients want it. Raises SpeechError."""
         offer, client = sdp.read_offer(call.sdp, microphone=True), Client(call.key_id, call.token)
+        last = self._peers.get(call.instead or "")
+        if last is not None and last.client.key_id == client.key_id:
+            last.task.cancel()
+            await asyncio.wait([last.task])
         async with contextlib.AsyncExitStack() as resources:
             owner = await resources.enter_async_context(self.admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
@@ -98,7 +102,7 @@ class Calls:
                 self._live(session_id, connection, guard, style, owner, owned), name=f"call {session_id}"
             )
             self._peers[session_id] = _WebRTCCall(connection, client, task, owned)
-        return {name: str(value) for name, value in answer.items()} | {"pc_id": session_id}
+        return {"sdp": offer.answer(str(answer["sdp"])), "type": "answer", "pc_id": session_id}
 
     async def candidates(self, question: AddCandidates) -> None:
         """Take candidates that a caller found later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, Candidate
 from agent_tts.protocol.validation import first_complaint, message_error
@@ -40,11 +40,16 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class CallOfferBody(BaseModel):
-    """Pipecat's `SmallWebRTCRequest`. There is no renegotiation: another offer is another call."""
+    """Pipecat's `SmallWebRTCRequest`. There is no renegotiation: another offer is another call.
+
+    A client that has lost its connection names its last call, which then ends first.
+    """
 
     sdp: str
     type: Literal["offer"]
-    request_data: VoiceChoice | None = None
+    pc_id: str | None = Field(None, max_length=200)
+    # Pipecat's clients in JavaScript send the second name.
+    request_data: VoiceChoice | None = Field(None, validation_alias=AliasChoices("request_data", "requestData"))
 
 
 class CandidateBody(BaseModel):
@@ -84,7 +89,7 @@ async def offer(request: Request) -> dict[str, str]:
     agent, client, body = await _signal(CallOfferBody, request)
     choice = body.request_data or VoiceChoice()
     return await agent.begin(
-        BeginCall(body.sdp, choice.voice, choice.language, choice.instructions, client.key_id, client.token)
+        BeginCall(body.sdp, body.pc_id, choice.voice, choice.language, choice.instructions, client.key_id, client.token)
     )
 
 

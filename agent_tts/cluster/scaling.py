@@ -49,19 +49,18 @@ class Figures:
         return Load(used, slots, waiting, p95)
 
 
-def nodes_wanted(loads: Sequence[Load], now: int, *, reserve: float = RESERVE) -> int:
+def nodes_wanted(loads: Sequence[Load], now: int) -> int:
     """The number of nodes that these loads need.
 
     Args:
         loads: of the nodes that have told theirs.
         now: nodes that there are or that were asked for. Without any load to go by, they are enough.
-        reserve: share of all slots to keep free, in [0, 1).
     """
     slots = sum(load.slots for load in loads)
     if not slots:
         return max(now, 1)
     used = sum(load.used + load.waiting for load in loads)
-    wanted = max(1, math.ceil(used / (slots / len(loads)) / (1 - reserve) - 1e-9))
+    wanted = max(1, math.ceil(used / (slots / len(loads)) / (1 - RESERVE) - 1e-9))
     if any(load.first_audio_s > SLOW_S for load in loads):
         wanted = max(wanted, len(loads) + 1)
     return wanted

@@ -302,13 +302,10 @@ class Channel:
         self._received.clear()
         # Not now: the caller may be in the middle of its own work. But before those who ask go on, because to them
         # a lost channel looks like a hung peer.
-        self._loop.call_soon(self._tell_lost, why)
+        self._loop.call_soon(lambda: self._on_lost(why))
         for _, answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(_no_answer())
-
-    def _tell_lost(self, why: str) -> None:
-        self._on_lost(why)
 
 
 def _no_answer() -> NoAnswer:

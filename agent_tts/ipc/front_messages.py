@@ -140,6 +140,7 @@ class BeginCall(Question[dict[str, str]]):
     """Begin a call of the agent. The answer is one to its offer; it may be refused as a session may."""
 
     sdp: str  # of the offer
+    instead: str | None  # session id of the client's call that ends first, if it is of the same front
     voice: str | None
     language: str | None
     instructions: str | None

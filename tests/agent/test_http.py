@@ -28,7 +28,7 @@ OFFERS: list[tuple[dict[str, Any], str]] = [
     ({}, "sdp"),
     ({"sdp": "v=0", "type": "answer"}, "type"),
     ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),
-    ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\n", "type": "offer"}, "one audio and"),
+    ({"sdp": "v=0\r\nm=audio 9 UDP/TLS/RTP/SAVPF 111\r\na=mid:0\r\n", "type": "offer"}, "rtcp-mux"),
 ]
 # And such candidates.
 CANDIDATES = [
@@ -102,6 +102,18 @@ async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_pl
             assert await agent.metric("agent_tts_agent_calls") == 1
 
 
+async def test_a_caller_who_reconnects_names_the_call_that_it_has_lost() -> None:
+    """As Pipecat's client in JavaScript does. Mutation: the lost call keeps its place, and the new one is refused."""
+    async with running_agent(calls=1) as agent, calling(agent.url):
+        (lost,) = agent.server.calls._peers
+        async with Caller() as again, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
+            body = {"sdp": await again.offer(), "type": "offer", "pc_id": lost, "restart_pc": True}
+            reply = await client.post("/api/agent/offer", json=body)
+            assert (reply.status_code, list(agent.server.calls._peers)) == (200, [reply.json()["pc_id"]])
+            await again.accept(reply.json())
+            assert agent.calls == 1
+
+
 async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sends_are_refused() -> None:
     """All messages of a call count together, with or without candidates that can be used."""
     async with running_agent() as agent, httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
@@ -160,7 +172,7 @@ async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> No
     caller = Caller()
     async with running_agent() as agent:
         calls = agent.server.calls
-        await calls.offer(BeginCall(await caller.offer(), None, None, None, None, None))
+        await calls.offer(BeginCall(await caller.offer(), None, None, None, None, None, None))
         (call,) = calls._peers.values()
         await calls.close()
         assert (agent.calls, calls._peers) == (0, {})

@@ -309,6 +309,22 @@ def signed(carrier: str, address: str) -> dict[str, str]:
     return {"X-Plivo-Signature-V3": signature(f"{address}.7", "sha256"), "X-Plivo-Signature-V3-Nonce": "7"}
 
 
+def test_a_stranger_has_few_signatures_compared() -> None:
+    """8 kB of commas held the event loop for 8 ms."""
+    has, right = phone_file()._has, signature("a", "sha1")
+    assert has(f"x,{right}", TOKEN, "sha1", iter("ab"))
+    assert not has("," * 8 + right, TOKEN, "sha1", iter("ab"))
+
+
+def test_a_key_that_is_no_text_is_a_wrong_one() -> None:
+    """Mutation: it raises, and a stranger writes tracebacks into the log."""
+    handshake, start = (
+        SimpleNamespace(scope={"type": "websocket", "headers": []}),
+        {"customParameters": {"key": "\ud800"}},
+    )
+    assert phone_file()._with_key(handshake, {"start": start}).headers["authorization"] == "Bearer ?"
+
+
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
 async def test_calls_are_signed_where_the_operator_has_set_the_token(
     carrier: str, monkeypatch: pytest.MonkeyPatch

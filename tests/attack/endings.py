@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agent_tts.bench.connection import dial
 from agent_tts.bench.node import processes_of
-from tests.attack.bodies import FOLDERS, JSON, STORED, TEXT, VOICE, prepared_node, sent
+from tests.attack.bodies import FOLDERS, JSON, TEXT, VOICE, prepared_node, sent
 from tests.attack.harness import Broken, Target, attack
 from tests.attack.polite import Caller, Heard
 from tests.attack.prices import TWO_FRONTS, again_at_once, speech_body
@@ -35,9 +35,10 @@ def lexicon_file(folder: Path) -> Path:
     return folder / "lexicon.yaml"
 
 
-def _with_lexicon(folder: Path) -> Mapping[str, object]:
+def _with_lexicon_and_quota(folder: Path) -> Mapping[str, object]:
     lexicon_file(folder).write_text("nginx: engine x\n")
-    return {"lexicon_file": lexicon_file(folder), "log_level": "info"}
+    quota = {"shop": {"key": "secret-of-the-shop", "characters_per_minute": QUOTA}}
+    return {"lexicon_file": lexicon_file(folder), "log_level": "info", "auth__keys": json.dumps(quota)}
 
 
 def _with_keys(_: Path) -> Mapping[str, object]:
@@ -101,7 +102,10 @@ async def many_keys(target: Target) -> str:
     return told(statuses)
 
 
-@attack("a voice whose lexicon is null", node=STORED, settings=SLOTS)
+FILED = prepared_node(_with_lexicon_and_quota)
+
+
+@attack("a voice whose lexicon is null", node=FILED, settings=SLOTS)
 async def null_lexicon(target: Target) -> str:
     voice = FOLDERS[target.front_pid] / "voices" / VOICE
     for number, broken in enumerate(("null", "[]", '{"x": null}', "{", "[" * 100_000)):
@@ -120,9 +124,6 @@ def _replaced(target: Target, dead: int) -> bool:
     return "front 1" in now and dead not in now.values()
 
 
-FILED = prepared_node(_with_lexicon)
-
-
 @attack("a broken lexicon file, then a front dies", node=FILED, settings=TWO_FRONTS, expected=LOST)
 async def broken_file(target: Target) -> str:
     """A restart takes what was accepted last."""
@@ -139,7 +140,7 @@ async def broken_file(target: Target) -> str:
                 await asyncio.sleep(0.2)
         for _ in range(8):
             await speaks(target)
-    _with_lexicon(FOLDERS[target.front_pid])
+    _with_lexicon_and_quota(FOLDERS[target.front_pid])
     return f"{deaths} fronts died"
 
 
@@ -173,11 +174,7 @@ async def settings_that_hang(target: Target) -> str:
     raise Broken("later SIGHUPs are not obeyed")
 
 
-def _with_quota(_: Path) -> Mapping[str, object]:
-    return {"auth__keys": json.dumps({"shop": {"key": "secret-of-the-shop", "characters_per_minute": QUOTA}})}
-
-
-@attack("a burst of a key with a quota", node=prepared_node(_with_quota), settings=SLOTS)
+@attack("a burst of a key with a quota", node=FILED, settings=SLOTS)
 async def quota(target: Target) -> str:
     """One long text may pass, and then the key is told to wait for minutes at most."""
     accepted, waits = 0, [0.0]

@@ -32,7 +32,6 @@ from tests.cluster.test_door import answers
 from tests.deploy.test_containers import ROOT, USER
 from tests.deploy.test_monitoring import EXPOSED
 from tests.rtc_peer import connected
-from tests.serve.telemetry.test_tracing import assert_traced, watched
 from tests.support import RunningNode, running_node
 
 CHART = ROOT / "configs" / "helm" / "agent-tts"
@@ -329,19 +328,6 @@ async def test_what_belongs_to_a_webrtc_call_finds_its_pod(tmp_path: Path) -> No
         nodes["127-0-0-2"].node.service.draining = False
         for call in ("127-0-0-1.00112233", "nobody.00112233", "00112233"):
             assert (await http.delete(f"/v1/rtc/{call}")).status_code == 404
-
-
-@pytest.mark.node
-@pytest.mark.real_time
-async def test_a_trace_follows_a_caller_through_haproxy_to_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The metrics of a node are not for callers."""
-    async with watched(monkeypatch) as (running, memory), haproxy(tmp_path, port_of(running), "127.0.0.1") as port:
-        url = f"http://127.0.0.1:{port}"
-        await assert_traced(url, memory)
-        async with httpx.AsyncClient(base_url=url) as client:
-            assert (await client.get("/metrics")).status_code == 404
 
 
 def test_the_notes_name_the_service_that_callers_reach() -> None:

@@ -10,7 +10,6 @@ import asyncio
 import gzip
 import io
 import wave
-import zlib
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
@@ -19,13 +18,10 @@ from typing import Any
 import av
 import httpx
 import numpy as np
-import pytest
-from websockets.exceptions import ConnectionClosed
 
 from agent_tts.engine_info import Model
-from tests.serve.processes.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all, read_until
+from tests.serve.processes.test_server import FAST, HEAD, HEALTH, HELLO, UPGRADE, harmless, raw, read_all
 from tests.support import RunningNode, app_with, running_app, running_node, settings_of, with_models
-from tests.wire import wire
 
 AT_ONCE = 5  # connections of each case
 SPEECH = b"POST /v1/audio/speech HTTP/1.1\r\nContent-Type: application/json\r\n" + HEAD
@@ -103,77 +99,6 @@ async def test_invalid_http_requests() -> None:
             assert await status_of(running, sent) in answers, what
 
         await at_once([partial(send, what, *rest) for what, rest in HTTP.items()])
-
-
-# ---------------------------------------------------------------- WebSockets
-
-
-def frame(opcode: int, payload: bytes, *, fin: bool = True, rsv: int = 0, size: int | None = None) -> bytes:
-    """A masked frame; `size` is the length it claims, if not the real one."""
-    size = len(payload) if size is None else size
-    first = bytes([opcode | (0x80 if fin else 0) | rsv])
-    head = bytes([0x80 | size]) if size < 126 else b"\xff" + size.to_bytes(8, "big")
-    return first + head + bytes(4) + payload
-
-
-def deflated(size: int) -> bytes:
-    packer = zlib.compressobj(wbits=-15)
-    return packer.compress(bytes(size)) + packer.flush(zlib.Z_SYNC_FLUSH)[:-4]
-
-
-# Bytes sent after the handshake, and the code of the close frame in answer. None: the connection is cut.
-FRAMES: dict[str, tuple[bytes, int | None]] = {
-    "a frame of 16 MiB": (frame(1, b"x", size=16 * MIB), 1009),
-    "a frame of 2^63 bytes": (frame(1, b"x", size=2**63), 1009),
-    "10 000 fragments": (frame(1, b"x", fin=False) + frame(0, b"x", fin=False) * 10_000, None),
-    "a deflate bomb": (frame(1, deflated(20 * MIB), rsv=0x40), 1002),
-    "an unmasked frame": (b"\x81\x02{}", 1002),
-    "a long ping": (frame(9, b"p" * 126), 1002),
-    "text that is not UTF-8": (frame(1, b"\xff\xfe"), 1007),
-}
-
-
-async def close_code(running: RunningNode, sent: bytes) -> int | None:
-    """Code of the close frame in answer."""
-    async with raw(running, rcvbuf=65_536) as sock:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, HELLO)
-        assert b" 101 " in await read_until(sock)
-        try:
-            await loop.sock_sendall(sock, sent)
-            answer = await read_all(sock)
-        except ConnectionError:
-            return None
-    at = answer.rfind(b"\x88")
-    return int.from_bytes(answer[at + 2 : at + 4], "big") if at >= 0 else None
-
-
-async def test_invalid_websocket_frames() -> None:
-    """Guards `ws_max_size`, MAX_FRAGMENTS, and that deflate is off."""
-    async with running_node(timeouts=FAST) as running, harmless(running, within_s=10.0):
-
-        async def send(what: str, sent: bytes, code: int | None) -> None:
-            assert await close_code(running, sent) == code, what
-
-        await at_once([partial(send, what, *rest) for what, rest in FRAMES.items()])
-
-
-async def test_a_session_survives_unsupported_features() -> None:
-    """No subprotocol, an offer of deflate, and text in a binary frame are not attacks."""
-    async with running_node() as running:
-        async with wire(running.ws_url, subprotocols=None, compression="deflate") as peer:
-            assert peer.socket.subprotocol is None
-            assert not peer.socket.protocol.extensions
-            await peer.until("session.created")
-            await peer.socket.send(b'{"type":"ping","t":1}')
-            assert (await peer.until("error"))["code"] == "bad_message"
-            await peer.send("ping", t=2)
-            assert (await peer.until("pong"))["t"] == 2
-        async with wire(running.ws_url) as peer:
-            await peer.socket.send("x" * 66_000)
-            with pytest.raises(ConnectionClosed) as closed:
-                await peer.until("pong")
-            assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
 
 
 # ---------------------------------------------------------------- uploads

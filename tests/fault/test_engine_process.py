@@ -55,25 +55,11 @@ async def test_kill_at_random_moments_under_load() -> None:
         assert not link.failed.is_set()
 
 
-async def test_kill_during_the_drain_ends_it() -> None:
-    """The drain waits for requests, and the kill ends them."""
-    async with several(1) as (service, [link]):
-        speech = begin(service, lead_ms=200)
-        assert await speech.next() is not None
-        drain = asyncio.create_task(service.drain())
-        await asyncio.sleep(0)
-        kill(link)
-        await drain
-        assert speech.finished is not None
-        assert speech.finished.code == "engine_lost"
-
-
 # ---------------------------------------------------------------- F11: hanging
 
 
-@pytest.mark.parametrize("kind", ["hang", "hang_gil"])
-async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
-    """The log shows the step that hung, even one that holds the GIL; the next engine works.
+async def test_a_hung_engine_is_dumped_killed_and_replaced() -> None:
+    """The log shows the step that hung, though it holds the GIL; the next engine works.
 
     Mutation: without the heartbeat the request waits for a minute; without `faulthandler.register` the signal kills the
     process and the log does not name the place.
@@ -82,7 +68,7 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
         async with several(1, timeouts={"engine_heartbeat_s": HEARTBEAT_S}) as (service, [link]):
             expected = await whole(service)
             pid = link.pid
-            pcm, finished = await hear(begin(service, instructions=f"fault:{kind}@3", lead_ms=None))
+            pcm, finished = await hear(begin(service, instructions="fault:hang_gil@3", lead_ms=None))
             assert finished.code == "engine_lost"
             assert expected.startswith(pcm)
             await until(lambda: service.ready, BACK_S)
@@ -99,7 +85,7 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(kind: str) -> None:
 # ---------------------------------------------------------------- the engine exits
 
 
-@pytest.mark.parametrize("kind", ["crash", "exit", "oom_step"])
+@pytest.mark.parametrize("kind", ["crash", "oom_step"])
 async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
     """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
     async with several(1, slots=3, queue=2) as (service, _):
@@ -115,7 +101,7 @@ async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
 # ---------------------------------------------------------------- F12: the parent is killed
 
 PARENT = """
-import asyncio, sys
+import asyncio
 from agent_tts.messages import Append, Open, Audio
 from agent_tts.options import EngineOptions
 from agent_tts.ipc.engine_process import EngineProcess
@@ -128,7 +114,7 @@ async def main() -> None:
             speaks.set()
     link = EngineProcess(Settings.model_validate({"engine": "tone", "tone": {"scripted_faults": True}}), hear, print)
     await link.start()
-    link.send(Open(1, EngineOptions(instructions=sys.argv[1])))
+    link.send(Open(1, EngineOptions(instructions="fault:hang_gil@1")))
     link.send(Append(1, "enough text for some frames of audio "))
     await speaks.wait()
     print(link.pid, flush=True)
@@ -138,14 +124,13 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("doing", ["fault:hang@1", "fault:hang_gil@1"], ids=["hung", "holding the GIL"])
-async def test_the_engine_dies_with_its_parent(doing: str) -> None:
-    """The engine is gone soon after its parent is killed, whatever it is doing.
+async def test_the_engine_dies_with_its_parent() -> None:
+    """The engine is gone soon after its parent is killed, though it holds the GIL.
 
     Mutation: without the parent-death signal the engine that holds the GIL sleeps on for a minute.
     """
     parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PARENT, doing), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-c", PARENT), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     assert parent.stdout is not None
     try:

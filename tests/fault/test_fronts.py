@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -84,16 +85,15 @@ async def at_rest(node: RunningProcess, expected: dict[str, object] | None = Non
 
 
 def held(node: RunningProcess, page: str) -> dict[str, object]:
-    """Figures, descriptors and threads of each process, listening sockets, shared memory."""
+    """Figures, descriptors of each process and threads of the engine, listening sockets, shared memory."""
     found: dict[str, Any] = {
         name: sum(map(float, re.findall(rf"^agent_tts_{name}(?:{{.*}})? (.*)$", page, re.MULTILINE)))
         for name in FIGURES
     }
     for name, pid in node.pids().items():  # one of the fronts has the connection for the figures
         kind = name.partition(" ")[0]
-        for things in (
-            ("fd",) if kind == "front" else ("fd", "task")
-        ):  # a front has pools of threads, once they are used
+        # The others have pools of threads, once they are used.
+        for things in ("fd", "task") if kind == "engine" else ("fd",):
             found[f"{kind} {things}"] = found.get(f"{kind} {things}", 0) + len(os.listdir(f"/proc/{pid}/{things}"))
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     found["listening"] = sum(fields[1].endswith(f":{node.port:04X}") and fields[3] == "0A" for fields in sockets)
@@ -148,13 +148,15 @@ async def test_a_front_is_killed_in_handshakes_in_the_queue_and_with_a_webrtc_pe
                     await peers[victim].say(f"t{number}", TEXT * 3)
                 await peers[victim].until_audio("t0")
                 readers = await newcomers(node, victim, 4, closing)
-                node.kill(victim)
+                pid = node.kill(victim)
                 assert await cut(peers[victim]) < SOON_S
                 async with asyncio.timeout(SOON_S):
                     for reader in readers:
                         with suppress(ConnectionResetError):
                             assert await reader.read() == b""
             await speaks(peers[other])
+    await until(lambda: f"{victim} process {pid} (signal 9) is lost: " in node.log)
+    assert f"process {pid} (signal 9) is lost: no answer" not in node.log  # noticed at once
     async with connected(node.url):
         pass
 
@@ -189,6 +191,8 @@ async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node:
             for number in range(SLOTS):
                 assert (await peer.until("error", f"t{number}"))["code"] == "engine_lost"
         assert time.monotonic() - began < SOON_S
+    for number in (0, 1):
+        assert f"front {number}: engine 0 is lost with {SLOTS} utterances" in node.log
 
 
 async def test_a_front_dies_while_it_starts_and_settings_are_read_again(node: RunningProcess, config: Path) -> None:
@@ -258,8 +262,22 @@ async def test_a_machine_with_few_files_and_no_folder_beside_another_node(node: 
                 await replaced(mean, "front 0", pid)
                 mean.kill("engine 0")
                 await served_by_all(mean)
+            pids = mean.pids()
             mean.kill("supervisor")
             await until(lambda: mean.process.poll() is not None)
+            await until(lambda: not any(map(is_running, pids.values())))
+            await until(lambda: is_free(mean.port))  # a thread of a killed process may end later
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+            sock.listen()
+        except OSError:
+            return False
+    return True
 
 
 async def test_a_drain_while_one_front_starts_and_another_is_killed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError
-from agent_tts.ipc.engine_process import BACKOFF_S, EngineProcess, engine_processes
+from agent_tts.ipc.engine_process import EngineProcess, engine_processes
 from agent_tts.speech.service import SpeechService
 from tests.fault.engines import BACK_S, Hearing, begin, check, kill, several, whole
 from tests.ipc.listener import tone_settings
@@ -53,55 +53,6 @@ async def test_an_engine_killed_under_load_ends_its_own_requests_and_restarts() 
             await asyncio.gather(*(hearing.task for hearing in again))
             check(again, expected, set())
     assert any(line.startswith(f"engine 1 process {second} (signal 9) is lost: it closed its pipe") for line in lines)
-
-
-async def test_a_hung_engine_is_replaced_while_the_other_continues() -> None:
-    """Its own requests end, and the other engine's requests end before them."""
-    async with several(timeouts={"engine_heartbeat_s": 3.0}) as (service, links):
-        expected = await whole(service)
-        pid = links[0].pid
-        hearings = [
-            Hearing(begin(service, instructions="fault:hang_gil@3")),
-            Hearing(begin(service, lead_ms=None)),
-            Hearing(begin(service)),
-        ]
-        assert [hearing.speech.engine for hearing in hearings] == [0, 1, 0]
-        await hearings[1].task
-        assert not hearings[0].ends
-        await asyncio.gather(*(hearing.task for hearing in hearings))
-        check(hearings, expected, {0})
-        await until(lambda: service.engines[0].ready, BACK_S)
-        assert links[0].pid != pid
-
-
-async def test_when_all_engines_are_killed_all_requests_end_and_all_engines_restart() -> None:
-    async with several(3) as (service, links):
-        expected = await whole(service)
-        hearings = [Hearing(begin(service)) for _ in range(9)]
-        await until(lambda: all(hearing.pcm for hearing in hearings), BACK_S)
-        for link in links:
-            kill(link)
-        await asyncio.gather(*(hearing.task for hearing in hearings))
-        check(hearings, expected, {0, 1, 2})
-        assert not service.ready
-        with pytest.raises(EngineLost):
-            begin(service)
-        await until(lambda: all(engine.ready for engine in service.engines), BACK_S)
-        assert await whole(service) == expected
-
-
-async def test_an_engine_that_dies_too_often_stays_down_and_the_node_runs_on() -> None:
-    """Mutation: with `any` in `SpeechService.failed` the node would end."""
-    async with several() as (service, links):
-        expected = await whole(service)
-        for _ in range(len(BACKOFF_S) + 1):
-            await until(lambda: links[0].alive, BACK_S)
-            kill(links[0])
-            await until(lambda: not links[0].alive)
-        await until(lambda: links[0].failed.is_set())
-        assert [engine.state for engine in service.engines] == ["failed", "ready"]
-        assert not service.failed
-        assert await whole(service) == expected
 
 
 async def test_an_engine_that_cannot_start_ends_the_others_and_its_error_is_raised() -> None:

@@ -41,13 +41,13 @@ async def answers(node: RunningProcess, status: int) -> None:
                 told = told + 1 if (await client.get(f"{node.url}/ready")).status_code == status else 0
 
 
-@pytest.mark.usefixtures("fronts")
 async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path) -> None:
     """Guards `NodeServer._drain_then_exit`: contexts speak on two engines, others wait in the queue, all finish.
 
     And `NodeServer._is_sending`, with a client that reads slowly.
     """
-    with running_process(tmp_path, "--slots", "4", "--set", "engines=2", "--set", "timeouts.queue_s=20") as node:
+    flags = ("--fronts", "2", "--slots", "4", "--set", "engines=2", "--set", "timeouts.queue_s=20")
+    with running_process(tmp_path, *flags) as node:
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
         async with wire(node.ws_url) as peer, wire(node.ws_url, rcvbuf=4_096, max_queue=1) as slow:
             await slow.say("t", SLOW, lead_ms=None)

@@ -29,8 +29,6 @@ LONG = "This sentence is only here to be long enough that nobody ever hears the 
 FREE_S = 0.3  # promised: 0.1 s after detection
 LATE_S = 15.0  # the same in real time on a busy machine; without detection a client stays for half a minute
 
-engines = pytest.mark.parametrize("engine", ["tone", "espeak"])
-
 
 def open_contexts(node: Node) -> int:
     """Contexts open in all sessions."""
@@ -54,8 +52,7 @@ def cut(peer: Wire, how: str) -> None:
     transport.abort()
 
 
-@engines
-@pytest.mark.parametrize("how", ["reset", "fin"])
+@pytest.mark.parametrize(("engine", "how"), [("tone", "fin"), ("espeak", "reset")])
 async def test_f1_a_client_that_vanishes_frees_its_slot(engine: str, how: str) -> None:
     """Guards `Session.close` in `Connection.run`."""
     draw = random.Random(1)
@@ -69,10 +66,9 @@ async def test_f1_a_client_that_vanishes_frees_its_slot(engine: str, how: str) -
                 await gone(running, sessions=1, within_s=0.2 * 3)
 
 
-@engines
-async def test_f1_a_client_that_vanishes_in_the_queue_frees_its_place(engine: str) -> None:
+async def test_f1_a_client_that_vanishes_in_the_queue_frees_its_place() -> None:
     """Guards the removal from `_waiting` in `Scheduler._finish`."""
-    async with running_node(engine=engine, slots=1, queue=2) as running, wire(running.ws_url) as speaker:
+    async with running_node(slots=1, queue=2) as running, wire(running.ws_url) as speaker:
         await speaker.send("text.append", context_id="t", text="Hello ")
         await speaker.until("context.started")
         async with wire(running.ws_url) as waiter:
@@ -147,10 +143,9 @@ def vanish(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, attach_filter, struct.pack("HL", 1, ctypes.addressof(code)))
 
 
-@engines
-async def test_f3_a_client_that_never_reads_is_cut(engine: str) -> None:
+async def test_f3_a_client_that_never_reads_is_cut() -> None:
     """Guards the deadline in `Writer.room`, SO_SNDBUF and the credit window."""
-    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
+    async with running_node() as running, undisturbed(running.ws_url):
         async with wire(running.ws_url, rcvbuf=4_096) as peer:
             await peer.send("context.open", context_id="t", lead_ms=None)
             await peer.send("text.append", context_id="t", text=LONG)
@@ -176,11 +171,10 @@ async def gone_contexts(running: RunningNode) -> None:
     await until(lambda: open_contexts(running.node) == 0)
 
 
-@engines
-async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
+async def test_f4_a_reader_at_half_speed_gets_everything() -> None:
     """Guards the looks in `Writer.room`, and that no frame is dropped."""
     text = LONG[:500]
-    async with running_node(engine=engine) as running:
+    async with running_node() as running:
         expected = await speak(running.ws_url, text, seed=5, lead_ms=None)
         async with undisturbed(running.ws_url), wire(running.ws_url, rcvbuf=4_096, max_queue=1) as peer:
             await peer.say("t", text, seed=5, lead_ms=None)
@@ -195,10 +189,9 @@ async def test_f4_a_reader_at_half_speed_gets_everything(engine: str) -> None:
             assert peer.pcm("t") == expected
 
 
-@engines
-async def test_f5_text_by_characters_that_stops_in_a_word(engine: str) -> None:
+async def test_f5_text_by_characters_that_stops_in_a_word() -> None:
     """Guards `Scheduler._expire`, with less than its default of 15 s."""
-    async with running_node(engine=engine, limits={"text_idle_s": 1.5}) as running, undisturbed(running.ws_url):
+    async with running_node(limits={"text_idle_s": 1.5}) as running, undisturbed(running.ws_url):
         async with wire(running.ws_url) as peer:
             await peer.send("context.open", context_id="t")
             for character in "Slow words come one by on":
@@ -210,9 +203,8 @@ async def test_f5_text_by_characters_that_stops_in_a_word(engine: str) -> None:
             assert running.node.service.speaking == 1  # the undisturbed client
 
 
-@engines
-async def test_f15_text_without_words_is_done(engine: str) -> None:
-    async with running_node(engine=engine) as running, undisturbed(running.ws_url), wire(running.ws_url) as peer:
+async def test_f15_text_without_words_is_done() -> None:
+    async with running_node() as running, undisturbed(running.ws_url), wire(running.ws_url) as peer:
         for number, text in enumerate(["", " ", "a", "…", "```\ncode\n```", "\u200b\n", "<|im_end|>"]):
             await peer.say(f"t{number}", text)
             assert (await peer.until("context.done"))["reason"] == "end"
@@ -228,19 +220,17 @@ async def test_f15_a_runaway_ends_at_the_cap() -> None:
             assert done["audio_ms"] == (50 + 10 * 3) * 80
 
 
-@engines
-async def test_f14_steps_of_the_wall_clock_have_no_effect(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f14_steps_of_the_wall_clock_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The front paces, meters and expires by the monotonic clock alone; ruff bans the wall clock."""
-    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
+    async with running_node() as running, undisturbed(running.ws_url):
         real = time.time  # noqa: TID251
         for step_s in (3_600.0, -3_600.0):
             monkeypatch.setattr(time, "time", lambda step_s=step_s: real() + step_s)
             assert await speak(running.ws_url, "Hello there.") != b""
 
 
-@engines
-async def test_f14_a_stalled_event_loop_loses_no_frame(engine: str) -> None:
-    async with running_node(engine=engine) as running, undisturbed(running.ws_url):
+async def test_f14_a_stalled_event_loop_loses_no_frame() -> None:
+    async with running_node() as running, undisturbed(running.ws_url):
         await asyncio.sleep(0.5)
         time.sleep(0.5)  # noqa: ASYNC251 - the fault
         assert await speak(running.ws_url, "Hello there.") != b""

@@ -15,7 +15,6 @@ import pytest
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_process import BACKOFF_S, STOP_S, EngineProcess
 from agent_tts.messages import Audio, EnginePong, EngineReady
-from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 from tests.support import logged, present
 
@@ -73,8 +72,13 @@ def _uvloop_is_set_up() -> None:
     uvloop.new_event_loop().close()
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("scenario", [dies_and_comes_back, hangs_and_is_closed, stands_still])
+@pytest.mark.parametrize(
+    ("scenario", "loop_factory"),
+    [
+        (dies_and_comes_back, asyncio.new_event_loop),
+        *((each, uvloop.new_event_loop) for each in (dies_and_comes_back, hangs_and_is_closed, stands_still)),
+    ],
+)
 def test_on_both_event_loops(
     scenario: Callable[[], Awaitable[None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
@@ -99,17 +103,6 @@ async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final() ->
         assert not link.alive
         lives = [entry for entry in listener.seen if isinstance(entry, EngineReady | str)]
         assert [type(entry) for entry in lives] == [EngineReady, str] * (len(BACKOFF_S) + 1)
-
-
-async def test_deaths_outside_the_window_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a window of zero length every death counts as the first. Mutation: without the window the client fails."""
-    monkeypatch.setattr(processes, "DEATHS_WITHIN_S", 0.0)
-    async with engine_process(tone_settings()) as (link, listener):
-        for life in range(1, len(BACKOFF_S) + 3):
-            await listener.hellos(life)
-            kill(link)
-        await listener.hellos(len(BACKOFF_S) + 3)
-        assert not link.failed.is_set()
 
 
 async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,14 +135,14 @@ async def test_every_link_hears_what_a_process_of_its_own_would_say() -> None:
             for no, front in enumerate(fronts):
                 speak(front.link, text_no, f"{text} {no}", lead_ms=None, seed=no)
         heard = [[await front.whole(number) for number in texts] for front in fronts]
-    for no, front in enumerate(fronts):
-        assert isinstance(front.seen[0], EngineReady)
-        assert [event.id for event in front.all(Started)] == list(texts)
-        async with engine_process(tone_settings()) as (process, alone):
+    async with engine_process(tone_settings()) as (process, alone):
+        for no, front in enumerate(fronts):
+            assert isinstance(front.seen[0], EngineReady)
+            assert [event.id for event in front.all(Started)] == list(texts)
             for text_no, text in texts.items():
-                speak(process, text_no, f"{text} {no}", seed=no)
-            await alone.until(lambda: len(alone.all(Finished)) == len(texts))
-            assert heard[no] == [alone.pcm(number) for number in texts]
+                speak(process, 10 * no + text_no, f"{text} {no}", seed=no)
+        await alone.until(lambda: len(alone.all(Finished)) == len(fronts) * len(texts))
+        assert heard == [[alone.pcm(10 * no + number) for number in texts] for no in range(len(fronts))]
 
 
 async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_counts_once() -> None:

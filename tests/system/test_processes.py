@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from agent_tts.system.processes import ENVIRONMENT, TAIL_BYTES, ModuleResult, run_module
+from agent_tts.system.processes import DEATHS_WITHIN_S, ENVIRONMENT, TAIL_BYTES, Deaths, ModuleResult, run_module
 from tests.support import passes
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
@@ -72,3 +72,11 @@ async def test_secrets_of_the_parent_do_not_reach_the_child(monkeypatch: pytest.
     names = set(done.output.decode().split())
     assert "PATH" in names
     assert names <= {*ENVIRONMENT, "LC_CTYPE"}  # set by Python itself
+
+
+def test_too_many_deaths_within_a_minute_are_the_end_and_others_do_not_count() -> None:
+    deaths = Deaths((0.0, 0.5))
+    assert [deaths.pause_s(now) for now in (0, 1, 2)] == [0.0, 0.5, None]
+    deaths = Deaths((0.0, 0.5))
+    assert [deaths.pause_s(number * (DEATHS_WITHIN_S + 1)) for number in range(4)] == [0.0] * 4
+    assert deaths.pause_s(3 * (DEATHS_WITHIN_S + 1) + 1) == 0.5

@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,26 +35,16 @@ class Client:
     token: Token | None = None  # the one-time token of this key that was given in its place
 
 
-class Permit:
-    """A place in the node's counts, until it is closed; in a `with` block, its owner."""
-
-    __slots__ = ("_close", "owner")
+class Permit(ExitStack):
+    """A place in the node's counts, until it is closed, which may be done again; in a `with` block, its owner."""
 
     def __init__(self, owner: int, close: Callable[[], None]) -> None:
+        super().__init__()
         self.owner = owner
-        self._close: Callable[[], None] | None = close  # None when that was done
+        self.callback(close)
 
-    def close(self) -> None:
-        """Give the place back. Idempotent."""
-        close, self._close = self._close, None
-        if close is not None:
-            close()
-
-    def __enter__(self) -> int:
+    def __enter__(self) -> int:  # type: ignore[override]
         return self.owner
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Guard(Budget):

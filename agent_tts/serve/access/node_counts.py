@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -40,14 +40,10 @@ FRONT_PAGE_S = PAGE_S / 5  # longest wait for the metrics of a front; then its l
 
 
 class NodeCounts:
-    """Counts what the fronts do together, merges their metrics, and brings questions to the front that has a session.
+    """Counts what fronts do together, merges their metrics, and brings questions to the front that has a session."""
 
-    Args:
-        clock: seconds on the machine's monotonic clock, as that of the fronts.
-    """
-
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.ledger = NodeLedger(settings, clock, self._tell_free_at)
+    def __init__(self, settings: Settings) -> None:
+        self.ledger = NodeLedger(settings, tell=self._tell_free_at)
         # The channels to the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
         self._for_calls: set[int] = set()  # of them, those that run calls for others
@@ -60,8 +56,9 @@ class NodeCounts:
         if self.ledger.fleet is not None:
             self.ledger.fleet.show(registry)
         self._pages = NodePages()
-        # Held while a page is made.
+        # Held while a page is made; the last one, and when its making began.
         self._making = asyncio.Lock()
+        self._page_of = ("", -math.inf)
 
     def attach(self, front: int, channel: Channel) -> None:
         """A front process has been started; its first message has not been read. `lose` ends this."""
@@ -109,9 +106,14 @@ class NodeCounts:
         return await self._channels[front].ask(question, OTHERS_S)
 
     async def _page(self, _: NodePage) -> str:
+        """All that wait for one get the same: with many keys it takes longer to make than to ask for."""
+        asked_at = time.monotonic()
         async with self._making:
-            await asyncio.gather(*(self._look(front, channel) for front, channel in self._channels.items()))
-            return await asyncio.to_thread(self._pages.merged, self._registry)
+            if self._page_of[1] <= asked_at:
+                began = time.monotonic()
+                await asyncio.gather(*(self._look(front, channel) for front, channel in self._channels.items()))
+                self._page_of = await asyncio.to_thread(self._pages.merged, self._registry), began
+            return self._page_of[0]
 
     async def _look(self, front: int, channel: Channel) -> None:
         """Take a front's metrics; without an answer its last ones count."""

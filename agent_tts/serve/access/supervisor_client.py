@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TypeVar
 
 from agent_tts.config.settings import Settings
@@ -34,13 +33,10 @@ class SupervisorClient:
         secret: of the node's tokens.
     """
 
-    def __init__(
-        self, number: int, channel: Channel, secret: bytes, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, number: int, channel: Channel, secret: bytes) -> None:
         self.number = number
         self.channel = channel
         self.secret = secret
-        self._clock = clock
         # Requests that each key may send before the ledger is asked again.
         self._allowed: dict[str | None, int] = {}
         # Keys that send too many: until when they are refused without a question, and how.
@@ -117,24 +113,24 @@ class SupervisorClient:
 
     async def _take_requests(self, key_id: str | None) -> None:
         """Take some of what a key may still send."""
-        if (refused := self._refused.get(key_id)) is not None and self._clock() < refused[0]:
+        if (refused := self._refused.get(key_id)) is not None and time.monotonic() < refused[0]:
             raise RateLimited(refused[1], retry_after_ms=REQUESTS_RETRY_MS)
         self._check_silence()
         try:
             granted = await self._count(TakeRequests(key_id))
         except RateLimited as error:
-            self._refused[key_id] = self._clock() + REFUSED_S, error.message
+            self._refused[key_id] = time.monotonic() + REFUSED_S, error.message
             raise
         self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
 
     def _check_silence(self) -> None:
         """Raise `NoAnswer` while the supervisor is silent, except once in `ANSWER_S`."""
-        if self._silent and self._clock() < self._ask_at:
+        if self._silent and time.monotonic() < self._ask_at:
             raise NoAnswer("the node cannot count its sessions now: try again", retry_after_ms=RETRY_MS)
 
     async def _count(self, question: Question[A]) -> A:
         """An answer of the ledger, within `ANSWER_S`."""
-        self._ask_at = self._clock() + ANSWER_S
+        self._ask_at = time.monotonic() + ANSWER_S
         try:
             answer = await self.channel.ask(question, ANSWER_S)
         except SpeechError as error:  # a refusal is an answer

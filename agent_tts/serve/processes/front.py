@@ -10,12 +10,10 @@ Exit codes: 0 after a drain, or when the supervisor is gone; 1 when it cannot se
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -57,16 +55,6 @@ from agent_tts.system.in_child import arrange_signals, die_with
 from agent_tts.text.entries import Lexicon
 
 
-class FrontServer(NodeServer):
-    """The server of one of several fronts, which obeys the supervisor instead of signals."""
-
-    warns = False  # the supervisor does
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Front:
     """One of several fronts, as the supervisor's messages make it."""
 
@@ -74,9 +62,7 @@ class Front:
         self._log = log
         self._channel = Channel(sock, ToFront, _leave)
         # The server and its sockets, completed by the first message; and the engines behind the links of this front.
-        self._built: asyncio.Future[tuple[FrontServer, list[socket.socket]]] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self._built: asyncio.Future[tuple[NodeServer, list[socket.socket]]] = asyncio.get_running_loop().create_future()
         self._service: SpeechService
         # Set when requests may be taken.
         self._may_serve = asyncio.Event()
@@ -92,10 +78,12 @@ class Front:
         self._channel.handle(UseSettings, self._use)
         self._channel.handle(Beat, lambda _: None)
 
-    async def run(self) -> int:
+    @classmethod
+    async def run(cls, sock: socket.socket, log: int) -> int:
         """Serve until the supervisor has it drain; returns the exit code."""
-        server, listeners = await self._built
-        await self._may_serve.wait()
+        front = cls(sock, log)
+        server, listeners = await front._built
+        await front._may_serve.wait()
         await server.serve(listeners)
         return server.exit_code
 
@@ -103,7 +91,7 @@ class Front:
         """Make all that can be made before the engines have started."""
         settings, contents = Settings.model_validate(setup.settings), _bytes_of(setup.files)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
-        raise_limit_of_files(settings, warn=FrontServer.warns)
+        raise_limit_of_files(settings, warn=False)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
             links = [self._link_to(settings, engine) for engine in range(setup.engines)]
@@ -111,7 +99,7 @@ class Front:
             supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
             extension = extension_of(settings, setup.extension)
             app = create_app(settings, self._service, extension, supervisor, contents)
-            server = FrontServer(app, settings, lambda _: self._channel.tell(FrontReady()), contents=contents)
+            server = NodeServer(app, lambda _: self._channel.tell(FrontReady()), contents=contents)
         except SettingsError as error:
             return str(error)
         lost = app.state.node.metrics.log_lost
@@ -160,10 +148,6 @@ def _leave(why: str) -> None:
     os._exit(0)
 
 
-async def _run(sock: socket.socket, log: int) -> int:
-    return await Front(sock, log).run()
-
-
 def main() -> None:
     """Run a front process."""
     gc.enable()
@@ -174,7 +158,7 @@ def main() -> None:
     arrange_signals()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.get_loop().set_exception_handler(report_fault)
-        code = runner.run(_run(socket.socket(fileno=channel), log))
+        code = runner.run(Front.run(socket.socket(fileno=channel), log))
     logger.remove()  # writes what waits
     # At once: the supervisor takes the end of the channel for the end of the process.
     os._exit(code)

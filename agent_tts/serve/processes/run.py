@@ -10,9 +10,10 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
@@ -20,7 +21,7 @@ from agent_tts.config.files import FileContents, contents_of
 from agent_tts.config.hub import with_local_models
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost
-from agent_tts.serve.fronts import Role, roles
+from agent_tts.serve.fronts import roles
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.processes.listener import listen, reserve, url_of
 from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
@@ -66,7 +67,8 @@ def run(
             warn_of_certificate(cert, contents[cert], datetime.now(UTC))
         if len(parts) > 1:
             reserved = closing.enter_context(reserve(settings))
-            serving = _supervise(settings, contents, parts, reserved, on_ready, reload)
+            ready = partial(on_ready, url_of(reserved, settings))
+            serving = _supervise(reload, settings, contents, parts, reserved.getsockname()[1], ready)
         else:
             listener = closing.enter_context(contextlib.closing(listen(settings)))
             serving = _serve(settings, contents, listener, log, on_ready, extension, reload)
@@ -83,19 +85,10 @@ def run(
                 gc.unfreeze()
 
 
-async def _supervise(
-    settings: Settings,
-    contents: FileContents,
-    parts: Sequence[Role],
-    reserved: socket.socket,
-    on_ready: Callable[[str], None],
-    reload: Reload | None,
-) -> int:
+async def _supervise(reload: Reload | None, *arguments: Any) -> int:
     from agent_tts.serve.processes.supervisor import Supervisor
 
-    url = url_of(reserved, settings)
-    node = Supervisor(settings, contents, parts, reserved.getsockname()[1], lambda: on_ready(url))
-    return await node.serve(reload)
+    return await Supervisor(*arguments).serve(reload)
 
 
 async def _serve(
@@ -131,7 +124,7 @@ async def _serve(
         log.on_lost = lambda why: lost.labels(why).inc()
         # uvicorn would log the traceback of an engine that does not start; `run` logs its message.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
-        server = NodeServer(app, settings, ready, reload, contents)
+        server = NodeServer(app, ready, reload, contents)
         await server.serve(sockets=[listener])
     return server.exit_code
 

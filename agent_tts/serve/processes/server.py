@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
@@ -35,19 +36,17 @@ class NodeServer(uvicorn.Server):
     """A uvicorn that drains: the first SIGTERM or SIGINT lets open contexts finish, the second ends them at once."""
 
     config: NodeConfig
-    warns = True  # of what is true for the whole node
 
     def __init__(
         self,
         app: FastAPI,
-        settings: Settings,
         on_ready: Callable[[str], None] | None = None,
         reload: Reload | None = None,
         contents: FileContents | None = None,
     ) -> None:
-        super().__init__(NodeConfig(app, settings, contents))
-        self._app = app
         self._node: Node = app.state.node
+        super().__init__(NodeConfig(app, self._node.settings, contents))
+        self._app = app
         # Called once the node takes requests, with its URL, which is empty where it listens nowhere.
         self._on_ready = on_ready
         # What SIGHUP does; None where that has no meaning.
@@ -91,7 +90,7 @@ class NodeServer(uvicorn.Server):
         Raises `SettingsError` for a certificate that cannot be used; all is as before.
         """
         tls = server_context(settings.tls, contents)
-        raise_limit_of_files(settings, warn=self.warns)
+        raise_limit_of_files(settings, warn=self._node.supervisor is None)
         self._node.settings = settings
         self._node.service.lexicon = lexicon
         self._node.guard.configure(settings)
@@ -134,6 +133,12 @@ class NodeServer(uvicorn.Server):
         if counter % TICKS_PER_S == 0:
             self.config.count_files()
         return await super().on_tick(counter)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """One of several fronts obeys its supervisor instead."""
+        with contextlib.nullcontext() if self._node.supervisor is not None else super().capture_signals():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         assert self._loop is not None

@@ -260,7 +260,9 @@ class Supervisor(EngineObserver):
         front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
         try:
             await front.start()
-            self._connect(front)
+            front.channel.handle(FrontReady, lambda _: self._on_front_ready(front))
+            front.channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
+            front.run(self._set_up(front), "setup")
             why = await front.gone
         finally:
             del self._fronts[number]
@@ -270,12 +272,6 @@ class Supervisor(EngineObserver):
         if not drained:
             logger.warning("{} is lost: {}; the end of its stderr: {}", front, why, front.tail or "none")
         return drained
-
-    def _connect(self, front: FrontProcess) -> None:
-        """Answer a front from now on, and set it up."""
-        front.channel.handle(FrontReady, lambda _: self._on_front_ready(front))
-        front.channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
-        front.run(self._set_up(front), "setup")
 
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]

@@ -118,6 +118,9 @@ def _is_handshake(data: bytes, start: int, end: int) -> bool:
 
 # ---------------------------------------------------------------- Opus
 
+# Of a frame, by its configuration: SILK, hybrid, CELT.
+_FRAME_MS = (10.0, 20.0, 40.0, 60.0) * 3 + (10.0, 20.0) * 2 + (2.5, 5.0, 10.0, 20.0) * 4
+
 
 def opus_ms(packet: bytes) -> float:
     """Milliseconds of audio in a packet of Opus (RFC 6716 section 3.1); 0 for one that no encoder makes."""
@@ -127,16 +130,8 @@ def opus_ms(packet: bytes) -> float:
     if code == 3 and len(packet) < 2:
         return 0.0
     frames = (1, 2, 2, packet[1] & 63 if code == 3 else 0)[code]
-    audio_ms = frames * _frame_ms(configuration)
+    audio_ms = frames * _FRAME_MS[configuration]
     return audio_ms if audio_ms <= MAX_OPUS_MS else 0.0
-
-
-def _frame_ms(configuration: int) -> float:
-    if configuration < 12:  # SILK
-        return (10.0, 20.0, 40.0, 60.0)[configuration % 4]
-    if configuration < 16:  # hybrid
-        return (10.0, 20.0)[configuration % 2]
-    return (2.5, 5.0, 10.0, 20.0)[configuration % 4]
 
 
 # ---------------------------------------------------------------- SCTP

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from aiortc import (
+    MediaStreamTrack,
     RTCBundlePolicy,
     RTCConfiguration,
     RTCDataChannel,
@@ -45,6 +46,60 @@ RTCP_SILENCE_S = 10.0
 CHECK_S = 0.5  # between two checks of its activity
 
 
+class SpeechConnection:
+    """The connection of one client: speech leaves on a track, messages pass both ways on a data channel.
+
+    Args:
+        wake: called when the track has room for more, and when all of it is played.
+        on_fault: called with the reason when nothing can be sent any more.
+        microphone: whether the client's voice is received, if it sends some.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        client: Client,
+        wake: Callable[[], None],
+        on_fault: Callable[[str], None],
+        *,
+        microphone: bool = False,
+    ) -> None:
+        self.track = SpeechTrack(wake)
+        self.connection = RTCPeerConnection(
+            RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
+        )
+        # It has turns of the event loop for what comes in.
+        flow = Flow(node.fair_queue.share(client.key_id))
+        self.guard = PeerGuard(self.connection, node.metrics, flow, node.settings.limits.message_bytes)
+        # Sends the track, and receives its RTCP.
+        transceiver = self.connection.addTransceiver("audio", direction="sendrecv" if microphone else "sendonly")
+        self._sender = SpeechSender(
+            transceiver, self.track, node.packet_clock, node.metrics.rtc_lateness.observe, on_fault
+        )
+        # The client's voice.
+        self.microphone: MediaStreamTrack = transceiver.receiver.track
+
+    async def answer(self, offer: Offer) -> str:
+        """Negotiate; returns the SDP of the answer, with all of the node's candidates.
+
+        After an error or a cancellation the caller must `close`.
+        """
+        self.track.dtx = offer.dtx
+        await self.connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
+        await self.connection.setLocalDescription(await self.connection.createAnswer())
+        return offer.answer(str(self.connection.localDescription.sdp))
+
+    async def close(self, name: str) -> None:
+        """End everything in bounded time; `name` is for the log."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.guard.stop_connecting()
+                await self.connection.close()
+        except TimeoutError:
+            logger.error("{}: the connection did not close in {:g} s", name, CLOSE_S)
+        self.guard.close()
+
+
 class RtcPeer:
     """One client over WebRTC: its connection, its track, its session, and the only task that closes them."""
 
@@ -53,27 +108,15 @@ class RtcPeer:
         self.client = client
         # Set when there may be something to send.
         self._wake = asyncio.Event()
-        self._track = SpeechTrack(self._wake.set)
-        self._connection = RTCPeerConnection(
-            RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
-        )
-        # It has turns of the event loop for what comes in, and for what it sends.
-        share = node.fair_queue.share(client.key_id)
-        self._sending = Flow(share)
-        self._guard = PeerGuard(self._connection, node.metrics, Flow(share), node.settings.limits.message_bytes)
-        self._connection.on("datachannel", self._on_channel)
-        self._connection.on("connectionstatechange", self._on_state)
         # Completed with the reason when the peer is to close.
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # Sends the track, and receives its RTCP.
-        transceiver = self._connection.addTransceiver("audio", direction="sendonly")
-        self._sender = SpeechSender(
-            transceiver,
-            self._track,
-            node.packet_clock,
-            node.metrics.rtc_lateness.observe,
-            partial(_complete, self._closing),  # not a method: a cycle would keep the peer after its end
-        )
+        # Not with methods of its own: a cycle would keep the peer after its end.
+        self._peer = SpeechConnection(node, client, self._wake.set, partial(_complete, self._closing))
+        self._track = self._peer.track
+        self._peer.connection.on("datachannel", self._on_channel)
+        self._peer.connection.on("connectionstatechange", self._on_state)
+        # It has turns of the event loop for what it sends.
+        self._sending = Flow(node.fair_queue.share(client.key_id))
         # Counts the client until the peer is closed.
         self._permit = permit
         self._session = Session(node, "rtc", playout=self._track, owner=permit.owner)
@@ -101,10 +144,8 @@ class RtcPeer:
 
         After an error or a cancellation the caller must close the peer.
         """
-        self._adapter.max_message, self._track.dtx = offer.max_message, offer.dtx
-        await self._connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
-        await self._connection.setLocalDescription(await self._connection.createAnswer())
-        return str(self._connection.localDescription.sdp)
+        self._adapter.max_message = offer.max_message
+        return await self._peer.answer(offer)
 
     def hang_up(self, why: str) -> None:
         """Start closing the peer. Idempotent; the first reason counts."""
@@ -133,27 +174,21 @@ class RtcPeer:
             if not isinstance(fault, asyncio.CancelledError):
                 logger.error("rtc peer {}: its pump failed: {}", self.id, type(fault).__name__)
             self._session.close()
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await self._guard.stop_connecting()
-                    await self._connection.close()
-            except TimeoutError:
-                logger.error("rtc peer {}: the connection did not close in {:g} s", self.id, CLOSE_S)
-            self._guard.close()
+            await self._peer.close(f"rtc peer {self.id}")
             del self._node.peers[self.id]
             self._permit.close()
 
     def _close_reason(self, now: float) -> str | None:
         if self._closing.done():
             return self._closing.result()
-        if self._guard.fault is not None:
-            return self._guard.fault
+        if self._peer.guard.fault is not None:
+            return self._peer.guard.fault
         if self._channel is None:
             return "no data channel was opened" if now > self._channel_due else None
         if self._pings:
             is_gone = now - self._alive_at > PING_SILENCE_S
         else:
-            is_gone = now - max(self._alive_at, self._guard.heard_at) > RTCP_SILENCE_S
+            is_gone = now - max(self._alive_at, self._peer.guard.heard_at) > RTCP_SILENCE_S
         if is_gone:
             return "the client is gone"
         self._pace.look(now, self._channel.bufferedAmount)
@@ -169,8 +204,8 @@ class RtcPeer:
             self.hang_up(why)
 
     def _on_state(self) -> None:
-        if self._connection.connectionState in ("failed", "closed"):
-            self.hang_up(f"the connection is {self._connection.connectionState}")
+        if self._peer.connection.connectionState in ("failed", "closed"):
+            self.hang_up(f"the connection is {self._peer.connection.connectionState}")
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
         if channel.label != protocol.SUBPROTOCOL or self._channel is not None:

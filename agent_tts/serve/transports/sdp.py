@@ -1,6 +1,7 @@
 """Untrusted WebRTC offers: each value that the node needs is checked, and put into an offer of a known shape.
 
-No line of a client's offer reaches aiortc, which negotiates anything it is given and fails later in its own tasks.
+No line of a client's offer reaches aiortc, which negotiates anything it is given and fails later in its own tasks. One
+audio section and one data channel are taken; the answer has port 0 for all others (RFC 8829, 5.3.1).
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent_tts.errors import BadMessage
 
-MAX_LINES = 512  # a browser's offer of audio and a data channel has about 80
+MAX_LINES = 2_048  # a browser's offer of audio and a data channel has about 80, each section of video 170 more
 MAX_CANDIDATES = 64
 MAX_FINGERPRINTS = 8
 DEFAULT_MAX_MESSAGE = 65_536  # bytes, for an offer without a=max-message-size (RFC 8841)
 
 _TOKEN = re.compile(r"[!-~]{1,64}")
-_MEDIA = re.compile(r"([a-z]{1,32}) ([0-9]{1,5}) ([A-Z/]{1,32}) ([!-~ ]{1,1024})")
+_MEDIA = re.compile(r"([a-z]{1,32}) ([0-9]{1,5}) ([A-Z/]{1,32}) ([!-~][!-~ ]{0,1023})")
 _UFRAG = re.compile(r"[A-Za-z0-9+/]{4,256}")
 _PASSWORD = re.compile(r"[A-Za-z0-9+/]{22,256}")
 _FINGERPRINT = re.compile(r"(sha-256|sha-384|sha-512) ([0-9A-F]{2}(?::[0-9A-F]{2}){31,63})", re.IGNORECASE | re.ASCII)
@@ -39,17 +41,32 @@ class Offer:
     sdp: str  # made here, for aiortc
     max_message: int  # bytes that the client accepts in one data channel message
     dtx: bool  # whether it prefers to get few packets in silence (usedtx=1, RFC 7587)
+    sections: tuple[str | None, ...]  # of the client's offer: None for one in `sdp`, else the answer that refuses it
+
+    def answer(self, sdp: str) -> str:
+        """The answer to the client, from aiortc's answer to `self.sdp`."""
+        head, *taken = re.split("^(?=m=)", sdp, flags=re.MULTILINE)
+        left = iter(taken)
+        return head + "".join(next(left) if refusal is None else refusal for refusal in self.sections)
 
 
 @dataclass(slots=True)
 class _Section:
     """The lines of the session, or of one m-line."""
 
-    media: re.Match[str] | None = None  # the m-line; None for the session
+    media: tuple[str, str, str, str] = ("", "0", "", "")  # kind, port, protocol and formats of the m-line
     attributes: dict[str, list[str]] = field(default_factory=dict)  # name -> values in order
 
     def first(self, name: str) -> str | None:
         return self.attributes[name][0] if name in self.attributes else None
+
+    @property
+    def direction(self) -> str:
+        return next((name for name in _DIRECTIONS if name in self.attributes), "sendrecv")
+
+    def refusal(self, mid: str) -> str:
+        kind, _, protocol, formats = self.media
+        return f"m={kind} 0 {protocol} {formats.split()[0]}\r\nc=IN IP4 0.0.0.0\r\na=inactive\r\na=mid:{mid}\r\n"
 
 
 def read_offer(text: str, *, microphone: bool = False) -> Offer:
@@ -65,22 +82,24 @@ def read_offer(text: str, *, microphone: bool = False) -> Offer:
         BadMessage: the node cannot answer the offer; the message says what is missing.
     """
     session, sections = _sections(text)
-    audio, channel = _pair(sections)
     mids = [_need(_TOKEN, section.first("mid"), "a mid in each section") for section in sections]
     if len(set(mids)) < len(mids):
         raise BadMessage("sdp: two sections must not have the same mid")
-    bundle = next(
-        (value.split()[1:] for value in session.attributes.get("group", []) if value.startswith("BUNDLE ")), []
-    )
-    if set(bundle) != set(mids):
+    audio, audio_lines = _taken(sections, "audio", lambda section: _audio(section, microphone))
+    channel, channel_lines = _taken(sections, "application", _channel)
+    lines_of = {id(audio): audio_lines, id(channel): channel_lines}
+    taken = {mid: section for mid, section in zip(mids, sections, strict=True) if id(section) in lines_of}
+    groups = [value.split()[1:] for value in session.attributes.get("group", []) if value.startswith("BUNDLE ")]
+    bundle = [mid for mid in dict.fromkeys(groups[0]) if mid in taken] if groups else []
+    if len(bundle) < len(taken):
         raise BadMessage("sdp: audio and data channel must be bundled (a=group:BUNDLE)")
-    transport = _transport(session, sections[mids.index(bundle[0])])
-    bodies = {id(audio): _audio(audio, microphone), id(channel): _channel(channel)}
+    transport = _transport(session, taken[bundle[0]])
     lines = ["v=0", "o=- 0 0 IN IP4 0.0.0.0", "s=-", "t=0 0", f"a=group:BUNDLE {' '.join(bundle)}"]
     lines += ["a=ice-lite"] if "ice-lite" in session.attributes else []
-    for section, mid in zip(sections, mids, strict=True):
-        lines += [*bodies[id(section)], f"a=mid:{mid}", *transport]
-    return Offer("\r\n".join(lines) + "\r\n", _max_message(channel), _has_dtx(audio))
+    for mid, section in taken.items():
+        lines += [*lines_of[id(section)], f"a=mid:{mid}", *transport]
+    refusals = (None if mid in taken else section.refusal(mid) for mid, section in zip(mids, sections, strict=True))
+    return Offer("\r\n".join(lines) + "\r\n", _max_message(channel), _has_dtx(audio), tuple(refusals))
 
 
 def read_candidate(text: str) -> str | None:
@@ -124,7 +143,7 @@ def _sections(text: str) -> tuple[_Section, list[_Section]]:
             media = _MEDIA.fullmatch(rest)
             if media is None:
                 raise BadMessage("sdp: an m-line needs a media, a port, a protocol and formats")
-            current = _Section(media)
+            current = _Section((media[1], media[2], media[3], media[4]))
             sections.append(current)
         elif kind == "a":
             name, _, value = rest.partition(":")
@@ -132,28 +151,35 @@ def _sections(text: str) -> tuple[_Section, list[_Section]]:
     return session, sections
 
 
-def _pair(sections: list[_Section]) -> tuple[_Section, _Section]:
-    by_kind = {section.media[1]: section for section in sections if section.media and section.media[2] != "0"}
-    if len(sections) != 2 or by_kind.keys() != {"audio", "application"}:
-        raise BadMessage("sdp: an offer must have one audio and one data channel (application) section, no other")
-    return by_kind["audio"], by_kind["application"]
+def _taken(sections: list[_Section], kind: str, read: Callable[[_Section], list[str]]) -> tuple[_Section, list[str]]:
+    """The section of a kind that is answered, and its lines: the first that can be, those that send and receive before.
+
+    One without a port of its own is offered, too, if it is for the bundle alone (a=bundle-only, RFC 9143).
+    """
+    offered = [each for each in sections if each.media[0] == kind]
+    offered = [each for each in offered if each.media[1] != "0" or "bundle-only" in each.attributes]
+    fault = BadMessage("sdp: an offer must have an audio and a data channel (application) section")
+    for section in sorted(offered, key=lambda each: each.direction != "sendrecv"):
+        try:
+            return section, read(section)
+        except BadMessage as error:
+            fault = error
+    raise fault
 
 
 def _audio(section: _Section, microphone: bool) -> list[str]:
-    assert section.media is not None
-    if section.media[3] != "UDP/TLS/RTP/SAVPF":
+    _, _, protocol, formats = section.media
+    if protocol != "UDP/TLS/RTP/SAVPF":
         raise BadMessage("sdp: audio must be UDP/TLS/RTP/SAVPF")
     if "rtcp-mux" not in section.attributes:
         raise BadMessage("sdp: audio needs rtcp-mux")
-    direction = next((name for name in _DIRECTIONS if name in section.attributes), "sendrecv")
-    if direction not in ("sendrecv", "recvonly"):
+    if section.direction not in ("sendrecv", "recvonly"):
         raise BadMessage("sdp: the client must receive audio (a=recvonly or a=sendrecv)")
-    formats = section.media[4].split()
     for value in section.attributes.get("rtpmap", []):
         opus = _OPUS.fullmatch(value)
-        if opus is not None and opus[1] in formats:
+        if opus is not None and opus[1] in formats.split():
             head = f"m=audio 9 UDP/TLS/RTP/SAVPF {opus[1]}"
-            accepted = direction if microphone else "recvonly"
+            accepted = section.direction if microphone else "recvonly"
             return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={accepted}", "a=rtcp-mux"]
     raise BadMessage("sdp: audio needs opus/48000/2 at a dynamic payload type")
 
@@ -165,8 +191,7 @@ def _has_dtx(audio: _Section) -> bool:
 
 
 def _channel(section: _Section) -> list[str]:
-    assert section.media is not None
-    if (section.media[3], section.media[4]) != ("UDP/DTLS/SCTP", "webrtc-datachannel"):
+    if section.media[2:] != ("UDP/DTLS/SCTP", "webrtc-datachannel"):
         raise BadMessage("sdp: the data channel must be UDP/DTLS/SCTP webrtc-datachannel")
     port = section.first("sctp-port") or ""
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
@@ -183,7 +208,7 @@ def _max_message(section: _Section) -> int:
 
 
 def _transport(session: _Section, section: _Section) -> list[str]:
-    """ICE and DTLS lines of the first section of the bundle, which both sections share."""
+    """ICE and DTLS lines of the first section of the bundle that is taken, which both share."""
 
     def value(name: str) -> str | None:
         return section.first(name) or session.first(name)

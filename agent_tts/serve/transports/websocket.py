@@ -73,15 +73,15 @@ class StreamEndpoint:
         dialect = self._dialect
         adapter = dialect.make_adapter(websocket, self._node)
         try:
-            self._negotiate(websocket)
+            subprotocol = self._negotiate(websocket)
             if not dialect.denies:
-                await self._accept(websocket)
+                await self._accept(websocket, subprotocol)
             client = await self._node.guard.identify(websocket, token_ok=True, key_query=dialect.key_query)
             if self._node.service.draining:
                 raise Draining
             with await self._node.guard.admit(client) as owner:
                 if dialect.denies:
-                    await self._accept(websocket)
+                    await self._accept(websocket, subprotocol)
                 await Connection(self._node, websocket, send, dialect, adapter, client, owner).run()
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
@@ -95,20 +95,20 @@ class StreamEndpoint:
             else:
                 await self._refuse(websocket, adapter, error)
 
-    def _negotiate(self, websocket: WebSocket) -> None:
-        """Raises `UnsupportedProtocol` if the client offers subprotocols, and none that is spoken.
+    def _negotiate(self, websocket: WebSocket) -> str | None:
+        """The subprotocol, if one was offered. Raises `UnsupportedProtocol` if none of those offered is spoken.
 
-        It is answered before the upgrade: browsers and others fail a handshake that selects no subprotocol, or one that
-        was not offered, and RFC 6455 forbids to select one that is not spoken.
+        That is answered before the upgrade: browsers and others fail a handshake that selects no subprotocol, or one
+        that was not offered, and RFC 6455 forbids to select one that is not spoken.
         """
         ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
         if ours is not None and offered and ours not in offered:
             raise UnsupportedProtocol(f"no subprotocol that was offered is spoken here: offer {ours}")
+        return ours if ours in offered else None
 
-    async def _accept(self, websocket: WebSocket) -> None:
-        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
+    async def _accept(self, websocket: WebSocket, subprotocol: str | None) -> None:
         async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
-            await websocket.accept(subprotocol=ours if ours in offered else None)
+            await websocket.accept(subprotocol)
 
     async def _refuse(self, websocket: WebSocket, adapter: ProtocolAdapter, error: SpeechError) -> None:
         write_s = self._node.settings.timeouts.write_s

@@ -18,7 +18,7 @@ from tests.engine.driver import resolved, start_of
 from tests.engine.qwen3.adapter_voices import assert_close, engine, of, speak, write_voices
 from tests.model import lora, tiny
 
-pytestmark = pytest.mark.usefixtures("quick_predictor")
+pytestmark = pytest.mark.usefixtures("quick_parts")
 
 
 @pytest.fixture(scope="module")

@@ -119,18 +119,21 @@ def lives(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
 
 
+@pytest.mark.slow
 def test_real_launches_find_every_kernel_compiled(steps: Steps, cache: Path, compiled: tuple[Heard, Heard]) -> None:
     before = kernels(cache)
     assert missed(steps) == 0
     assert kernels(cache) == before
 
 
+@pytest.mark.slow
 def test_one_of_two_engines_compiles_each_kernel_once(compiled: tuple[Heard, Heard], cache: Path) -> None:
     worked, waited = sorted(compiled, key=lambda heard: -heard.total)
     assert worked.done == worked.total == len(kernels(cache)) > 15
     assert waited.total == 0
 
 
+@pytest.mark.slow
 def test_a_stamp_makes_the_compiling_process_unnecessary(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard]
 ) -> None:
@@ -160,11 +163,15 @@ def test_a_stamp_makes_the_compiling_process_unnecessary(
     ],
 )
 def test_other_steps_have_another_stamp(
-    steps: Steps, cache: Path, compiled: tuple[Heard, Heard], change: dict[str, object]
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
 ) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    steps.stamp.write_text("all are compiled")
     others = children(os.getpid())
-    with closing(Compilation([replace(steps, **change)])):  # type: ignore[arg-type]
-        assert begun(others)
+    with closing(Compilation([steps])) as compilation:
+        assert compilation.compiled
+    assert not begun(others)
+    assert replace(steps, **change).stamp != steps.stamp  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_with_other_voices_has_the_same_stamp(steps: Steps, tmp_path: Path) -> None:
@@ -203,6 +210,7 @@ def test_the_command_refuses_what_it_cannot_compile(given: tuple[str, ...], said
     assert said in result.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_process_begun_ahead_gets_the_first_steps_and_ends_without_any(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ from tests.serve.test_markup_page import DONE
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
-pytestmark = pytest.mark.usefixtures("quick_predictor")
+pytestmark = pytest.mark.usefixtures("quick_parts")
 
 EXCITED = "Speak in an excited tone."
 GAP_MS = 120  # that a seam may have
@@ -71,7 +71,7 @@ def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
 # ---------------------------------------------------------------- style and language: another prompt
 
 
-@pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize("mode", ["live", "whole"])
 @pytest.mark.parametrize("own", [None, "Speak calmly."])
 def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
@@ -222,6 +222,7 @@ def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) 
     assert not told.pcm[start : start + len(pause)].any()
 
 
+@pytest.mark.usefixtures("whole_model")
 def test_overlapped_steps_and_other_requests_change_nothing(ending: Checkpoints) -> None:
     scripts: dict[int, list[Piece]] = {
         0: ["One two", Style(EXCITED), " three", Style(None), " four."],

@@ -30,7 +30,7 @@ from tests.model.conftest import checkpoint, ending
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
-pytestmark = pytest.mark.usefixtures("quick_predictor")
+pytestmark = pytest.mark.usefixtures("quick_parts")
 
 TEXT = "One of many words, and then some more."
 PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seven."]
@@ -63,6 +63,7 @@ def codes_of(made: Qwen3Engine) -> Iterator[list[list[NDArray[Any]]]]:
         yield pieces
 
 
+@pytest.mark.usefixtures("whole_model")
 class TestEveryPieceIsHeardToItsLastSample:
     """It is what the reference's codec makes of all of its codes at once."""
 

@@ -74,7 +74,7 @@ from tests.model.conftest import checkpoint, ending
 
 __all__ = ["checkpoint", "ending"]  # fixtures
 
-pytestmark = pytest.mark.usefixtures("quick_predictor")
+pytestmark = pytest.mark.usefixtures("quick_parts")
 
 TEXT = "Hi world, you? 你好 👋"
 FRAMES = 8
@@ -169,7 +169,7 @@ def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
     assert np.abs(ours - expected).max() < 1e-4  # a step of int16 is 3e-5
 
 
-@pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize("mode", ["live", "whole"])
 class TestEqualsUpstream:
     @pytest.mark.parametrize("instructions", [None, "Speak like the world is yours."])
@@ -230,7 +230,7 @@ class TestEqualsUpstream:
                 resolved(base, SpeechOptions("clone:bob"))
 
 
-@pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize("mode", ["live", "whole"])
 def test_every_piece_of_a_long_text_equals_upstream(ending: Checkpoints, mode: TextMode) -> None:
     """Where `qwen3.piece_s` ends a piece, a sentence has the audio of upstream's call for it.
@@ -269,7 +269,7 @@ def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
     assert len(cut) == 2
 
 
-@pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize(
     "generation",
     [
@@ -296,7 +296,7 @@ def test_the_sampling_of_a_checkpoint_is_its_default(
         assert np.abs(ours(named, asked) - expected).max() > 0.01
 
 
-@pytest.mark.usefixtures("whole_predictor")
+@pytest.mark.usefixtures("whole_model")
 def test_a_fine_tune_of_the_official_recipe_speaks_by_its_name(checkpoint: Checkpoints, tmp_path: Path) -> None:
     """Saved as `sft_12hz.py` saves it: without the speaker encoder and metadata, the speaker in row 3000.
 
@@ -412,7 +412,7 @@ class TestALiveTextForAReference:
         assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
         cloned.step([Cancel(0)], [])
 
-    @pytest.mark.usefixtures("whole_predictor")
+    @pytest.mark.usefixtures("whole_model")
     def test_every_piece_is_the_references(
         self, cloned: Qwen3Engine, clock: Clock, ending: Checkpoints, tmp_path: Path
     ) -> None:
@@ -441,7 +441,7 @@ class TestALiveTextForAReference:
         found = np.frombuffer(pcm_of(outputs), "<i2").astype(np.float32) / np.float32(32_767)
         assert_same(found, np.concatenate(expected))
 
-    @pytest.mark.usefixtures("whole_predictor")
+    @pytest.mark.usefixtures("whole_model")
     def test_goes_on_as_late_as_the_speech_before_allows(
         self, cloned: Qwen3Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -697,6 +697,7 @@ def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(
     assert np.array_equal(ours(made, good), alone)
 
 
+@pytest.mark.usefixtures("whole_model")
 def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request(ending: Checkpoints) -> None:
     with engine(ending("custom_voice"), slots=1) as made:
         alone = speak(made, "Hello.", options=RYAN)
@@ -813,6 +814,7 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
+@pytest.mark.usefixtures("whole_model")
 def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)
     with engine(ending("custom_voice"), slots=4) as made:

@@ -46,6 +46,7 @@ def samples(spoken: Spoken) -> NDArray[np.float32]:
     return spoken.pcm.astype(np.float32) / np.float32(32_767)
 
 
+@pytest.mark.usefixtures("quick_parts")
 def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Path) -> None:
     """Two requests in one batch, the second begins after a flush of the first: each has the watermark of its own."""
     weights = audioseal_files.write(tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from agent_tts.agent import relay, server
 from agent_tts.config.settings import Settings
@@ -19,6 +20,7 @@ from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access.ledger import MAX_UPLOADS
 from agent_tts.serve.access.supervisor_client import ANSWER_S, SupervisorClient, front_of
 from agent_tts.serve.app import Extension
+from agent_tts.serve.telemetry.pages import NodePages
 from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
@@ -265,6 +267,22 @@ async def test_a_front_that_does_not_answer_is_told_and_counts_as_it_was(node: F
     assert after["agent_tts_front_up", (("front", "0"),)] == 0
     assert after["agent_tts_ttfa_seconds_count", WEBSOCKET] == before["agent_tts_ttfa_seconds_count", WEBSOCKET] == 1
     assert (await figures(node.fronts[1].url))["agent_tts_front_up", (("front", "0"),)] == 1
+
+
+async def test_those_who_wait_for_a_page_get_the_same(node: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 1 000 keys takes longer to make than to ask for: they would be made long after nobody waits."""
+    made, merged = 0, NodePages.merged
+
+    def counted(pages: NodePages, registry: CollectorRegistry) -> str:
+        nonlocal made
+        made += 1
+        return merged(pages, registry)
+
+    monkeypatch.setattr(NodePages, "merged", counted)
+    pages = await asyncio.gather(*(share_of(node, number % 2).page() for number in range(20)))
+    assert (made <= 3, len({*pages}) <= made) == (True, True)
+    await share_of(node).page()
+    assert made > 1
 
 
 async def test_metrics_without_a_supervisor_are_refused_in_time(node: Fronts) -> None:

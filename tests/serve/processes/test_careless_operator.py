@@ -178,7 +178,6 @@ def is_past_python(pid: int) -> bool:
     return bool(int(blocked, 16) & 1 << (signal.SIGHUP - 1))
 
 
-@pytest.mark.usefixtures("fronts")
 async def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
     good, old = make_certificate(tmp_path / "good"), make_certificate(tmp_path / "old", days=-1)
     file = tmp_path / "node.yaml"
@@ -193,13 +192,20 @@ async def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "streams", ["1>&- 2>&-", "0<&- 1>&- 2>&-", "2>/dev/full", "1>/dev/full 2>/dev/full", "2> >(exec 0<&-)"]
+    ("streams", "fronts"),
+    [
+        ("1>&- 2>&-", 1),
+        ("0<&- 1>&- 2>&-", 1),
+        ("0<&- 1>&- 2>&-", 2),
+        ("1>/dev/full 2>/dev/full", 1),
+        ("1>/dev/full 2>/dev/full", 2),
+        ("2> >(exec 0<&-)", 1),
+    ],
 )
-@pytest.mark.usefixtures("fronts")
-def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str) -> None:
+def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str, fronts: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = f"exec {' '.join(AGENT_TTS)} serve --engine tone --port {port} {streams}"
+    command = f"exec {' '.join(AGENT_TTS)} serve --engine tone --fronts {fronts} --port {port} {streams}"
     process = subprocess.Popen(["bash", "-c", command], env=environment(), stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

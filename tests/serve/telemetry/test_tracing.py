@@ -73,6 +73,8 @@ async def assert_traced(url: str, memory: InMemorySpanExporter) -> None:
         caller.say("one", "Hello there.")
         await caller.message("context.done")
     await until(lambda: len(spans(memory, "context")) == 3)
+    (offer,) = spans(memory, "POST /v1/rtc/offer")
+    assert spans(memory, "context")[-1].parent == offer.context
     for span in spans(memory, "context"):  # `started` is the engine's event
         assert trace_of(span) == TRACE
         assert "started" in [event.name for event in span.events]
@@ -129,17 +131,6 @@ async def test_a_request_is_a_span_named_by_its_route(monkeypatch: pytest.Monkey
     assert (trace_of(request), trace_of(context), context.parent) == (TRACE, TRACE, request.context)
     assert request.attributes == {"http.response.status_code": 200, "http.route": "/v1/audio/speech"}
     assert "started" in [event.name for event in context.events]
-
-
-async def test_a_call_over_webrtc_is_in_the_offer_s_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with watched(monkeypatch) as (running, memory):
-        async with connected(running.url, PARENT) as peer:
-            peer.say("one", "Hello there.")
-            await peer.message("context.done")
-        await until(lambda: len(spans(memory, "context")) == 1)
-        (context,) = spans(memory, "context")
-        (offer,) = spans(memory, "POST /v1/rtc/offer")
-    assert (trace_of(context), context.parent) == (TRACE, offer.context)
 
 
 async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

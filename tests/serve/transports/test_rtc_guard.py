@@ -86,7 +86,7 @@ async def test_datagrams_of_strangers_change_nothing_and_are_counted(node: Runni
     junk["format"] += [b"\x10" * 50, b"\0\1\0\0" + b"x" * 16]
     junk["stun"] += [b"\0\1\0\0" + bytes.fromhex("2112a442") + b"x" * 12, b"\1\1\0\0" + bytes.fromhex("2112a442") * 4]
     there: Any = next(iter(node.node.peers.values()))
-    to = ports(there._connection.localDescription.sdp)
+    to = ports(there._peer.connection.localDescription.sdp)
     for reason, each in junk.items():
         send(to, *each)
         await until(lambda: dropped(node, reason) >= len(each) * len(to))  # noqa: B023
@@ -116,12 +116,12 @@ async def test_a_check_with_a_wrong_password_is_not_answered(node: RunningNode) 
     """Nor one that breaks the parser."""
     async with connected(node.url):
         there: Any = next(iter(node.node.peers.values()))
-        ice: Any = there._sender.transport.transport._connection
+        ice: Any = there._peer._sender.transport.transport._connection
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
         check.attributes |= {"USERNAME": f"{ice.local_username}:{ice.remote_username}", "PRIORITY": 1}
         unsigned = bytes(check)
         check.add_message_integrity(b"not the password")
-        (host, port), *_ = ports(there._connection.localDescription.sdp)
+        (host, port), *_ = ports(there._peer.connection.localDescription.sdp)
         with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as stranger:
             stranger.setblocking(False)
             broken = unsigned[:2] + (len(unsigned) - 16).to_bytes(2) + unsigned[4:] + b"\x80\x28\0\0"
@@ -137,18 +137,18 @@ async def test_nothing_waits_for_a_peer_that_has_answered_no_check() -> None:
     async with running_node() as node, half_open(node, ice=False) as (_, there, to):
         send(to, *[CIPHERED] * 300)
         await until(lambda: dropped(node, "source") > 100)
-        assert there._guard._inbox.qsize() == 0
+        assert there._peer.guard._inbox.qsize() == 0
 
 
 async def test_a_bounded_number_waits_for_a_peer_that_does_not_end_its_handshake() -> None:
     async with running_node() as node, half_open(node, ice=True) as (peer, there, _):
         send_one = peer.connection.getTransceivers()[0].receiver.transport.transport._send
-        there._guard._inbox.work.take(there._guard._inbox.clock(), 1_000_000)  # aiortc has its hands full
+        there._peer.guard._inbox.work.take(there._peer.guard._inbox.clock(), 1_000_000)  # aiortc has its hands full
         for _ in range(2 * MAX_WAITING):
             await send_one(CIPHERED)
             await asyncio.sleep(0)
         await until(lambda: dropped(node, "full") > MAX_WAITING // 2)
-        assert there._guard._inbox.qsize() == MAX_WAITING
+        assert there._peer.guard._inbox.qsize() == MAX_WAITING
 
 
 async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
@@ -209,7 +209,7 @@ async def test_an_answer_has_the_address_that_a_stun_server_sees() -> None:
         server = f"stun:127.0.0.1:{transport.get_extra_info('sockname')[1]}"
         async with running_node(ice_servers=[{"urls": [server]}]) as node:
             async with half_open(node, ice=True) as (_, there, _):
-                assert re.search(r"192\.0\.2\.9 4242 typ srflx", there._connection.localDescription.sdp)
+                assert re.search(r"192\.0\.2\.9 4242 typ srflx", there._peer.connection.localDescription.sdp)
     finally:
         transport.close()
 
@@ -228,7 +228,7 @@ async def test_an_answer_has_the_address_at_a_turn_server(monkeypatch: pytest.Mo
     monkeypatch.setattr(rtc_guard, "relayed_candidate", relay)
     servers = [{"urls": ["turn:192.0.2.8:3479?transport=tcp"], "username": "me", "credential": "secret"}]
     async with running_node(ice_servers=servers) as node, half_open(node, ice=True) as (_, there, _):
-        assert "192.0.2.9 4242 typ relay" in there._connection.localDescription.sdp
+        assert "192.0.2.9 4242 typ relay" in there._peer.connection.localDescription.sdp
     assert asked["turn_server"] == ("192.0.2.8", 3479)
     assert (asked["turn_username"], asked["turn_password"]) == ("me", "secret")
     assert (asked["turn_transport"], asked["turn_ssl"], asked["component"]) == ("tcp", False, 1)
@@ -343,7 +343,7 @@ async def test_a_peer_has_few_sources(node: RunningNode, peer: RtcPeer, kind: st
     """libsrtp keeps half a kilobyte for each, and searches them all for each packet; so does aiortc."""
     dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
     there: Any = next(iter(node.node.peers.values()))
-    inbox = there._guard._inbox
+    inbox = there._peer.guard._inbox
     for number in range(20):
         head = b"\x80\xc9\0\1" if kind == "rtcp" else b"\x80\x60\0\1" + bytes(4)
         await dtls._send_rtp(head + number.to_bytes(4) + (b"" if kind == "rtcp" else b"\xf8\xff\xfe"))
@@ -360,7 +360,7 @@ async def test_rtcp_that_aiortc_cannot_read_ends_its_peer(node: RunningNode, pee
     bandwidth = b"REMB\xc8\0\0\1"  # says that 200 sources follow
     await dtls._send_rtp(b"\x8f\xce\0\4" + bytes(8) + bandwidth)
     there: Any = node.node.peers[peer.session_id]
-    await until(lambda: there._guard.fault is not None)
+    await until(lambda: there._peer.guard.fault is not None)
     await until(lambda: len(node.node.peers) == 1)
     assert other.session_id in node.node.peers
 
@@ -368,7 +368,7 @@ async def test_rtcp_that_aiortc_cannot_read_ends_its_peer(node: RunningNode, pee
 async def test_rtcp_costs_work_by_its_length(node: RunningNode, peer: RtcPeer) -> None:
     dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
     there: Any = next(iter(node.node.peers.values()))
-    work = there._guard._inbox.work
+    work = there._peer.guard._inbox.work
     work._rate = 1e-9  # nothing comes back while the machine is busy
     left = work._left
     await dtls._send_rtp(b"\x80\xc9\0\1\0\0\0\1" * 150)
@@ -378,7 +378,7 @@ async def test_rtcp_costs_work_by_its_length(node: RunningNode, peer: RtcPeer) -
 async def test_messages_are_not_lost_on_a_channel_that_may_lose_them(node: RunningNode, peer: RtcPeer) -> None:
     """aiortc compares each message that may be lost with each, when none of them is acknowledged in time."""
     there: Any = next(iter(node.node.peers.values()))
-    sctp = there._connection.sctp
+    sctp = there._peer.connection.sctp
     channel: Any = there._channel
     channel._RTCDataChannel__parameters.maxRetransmits = 0
     channel._RTCDataChannel__parameters.ordered = False
@@ -441,8 +441,9 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
 
     def see(self: NodePeer, *given: Any) -> None:
         init(self, *given)
-        ice = self._sender.transport.transport._connection
-        made.extend(map(weakref.ref, (self._connection, self._sender, ice, self._guard, self._guard._inbox)))
+        peer = self._peer
+        ice = peer._sender.transport.transport._connection
+        made.extend(map(weakref.ref, (peer.connection, peer._sender, ice, peer.guard, peer.guard._inbox)))
 
     monkeypatch.setattr(NodePeer, "__init__", see)
     async with running_node(timeouts={"handshake_s": 0.2}) as node:
@@ -459,10 +460,10 @@ async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task(node: Runn
         offer = {"sdp": await peer.offer(), "type": "offer"}
         answer = (await client.post("/v1/rtc/offer", json=offer)).json()
         there: Any = node.node.peers[answer["session_id"]]
-        ice: Any = there._sender.transport.transport._connection
+        ice: Any = there._peer._sender.transport.transport._connection
         await peer.accept(answer)
         await until(lambda: ice._check_list_done, 5)
-        (connecting,) = there._guard._connecting
+        (connecting,) = there._peer.guard._connecting
         assert not connecting.done()
         await there.close()
         assert connecting.cancelled()
@@ -474,7 +475,7 @@ async def test_what_waits_for_a_peer_goes_with_it() -> None:
     """Of a peer that ends in its handshake a traceback keeps some objects until the garbage collector runs."""
     async with running_node(timeouts={"handshake_s": 0.2}) as node:
         async with half_open(node, ice=True) as (peer, there, _):
-            inbox = there._guard._inbox
+            inbox = there._peer.guard._inbox
             inbox.work.take(inbox.clock(), 1_000_000)
             for _ in range(50):
                 await peer.connection.getTransceivers()[0].receiver.transport.transport._send(CIPHERED)
@@ -485,8 +486,8 @@ async def test_what_waits_for_a_peer_goes_with_it() -> None:
 
 async def test_messages_that_cost_more_are_counted_by_their_length(node: RunningNode, peer: RtcPeer) -> None:
     there: Any = next(iter(node.node.peers.values()))
-    work = there._guard._inbox.work
-    there._guard._work_per_byte = 64 / 1_024
+    work = there._peer.guard._inbox.work
+    there._peer.guard._work_per_byte = 64 / 1_024
     work._rate = 1e-9
     left = work._left
     peer.send("ping", t=1, of_a_later_version="x" * 8_000)

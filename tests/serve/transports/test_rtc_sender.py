@@ -44,13 +44,13 @@ def node_peer(node: RunningNode, peer: RtcPeer) -> Any:
 async def test_packets_follow_one_another_without_a_gap(node: RunningNode, peer: RtcPeer) -> None:
     """In silence, in speech, and over the wrap of both counters."""
     there = node_peer(node, peer)
-    there._sender._sequence, there._sender._origin = 0xFFFF - 60, 2**32 - 100 * PACKET_TICKS
+    there._peer._sender._sequence, there._peer._sender._origin = 0xFFFF - 60, 2**32 - 100 * PACKET_TICKS
     tap = Tap(peer)
     await peer.wait(lambda: len(tap.rtp) > 20)
     peer.say("t1", "hello there, how are you today", voice="tone-440")
     await peer.message("context.done", context_id="t1")
     await peer.wait(lambda: len(tap.rtp) > 150)
-    assert {packet.ssrc for packet in tap.rtp} == {there._sender._ssrc}
+    assert {packet.ssrc for packet in tap.rtp} == {there._peer._sender._ssrc}
     assert len({packet.payload_type for packet in tap.rtp}) == 1
     assert set(np.diff([packet.sequence_number for packet in tap.rtp]) % 2**16) == {1}
     assert set(np.diff([packet.timestamp for packet in tap.rtp]) % 2**32) == {PACKET_TICKS}
@@ -91,18 +91,18 @@ async def test_sender_reports_and_statistics_count_every_packet(node: RunningNod
     assert (last.rtp_timestamp - first.rtp_timestamp) % 2**32 / 48_000 == pytest.approx(seconds, abs=0.03)
     assert last.packet_count - first.packet_count == pytest.approx(50 * seconds, abs=2)
     assert last.octet_count - first.octet_count == 3 * (last.packet_count - first.packet_count)
-    stats = next(one for one in (await there._sender.getStats()).values() if one.type == "outbound-rtp")
+    stats = next(one for one in (await there._peer._sender.getStats()).values() if one.type == "outbound-rtp")
     assert stats.packetsSent >= last.packet_count
-    await until(lambda: there._guard.heard_at > 0, 10)
+    await until(lambda: there._peer.guard.heard_at > 0, 10)
 
 
 async def test_a_request_to_send_again_is_ignored(node: RunningNode, peer: RtcPeer) -> None:
     """No answer offers it: nothing of what was sent is kept."""
     tap, there = Tap(peer), node_peer(node, peer)
     await peer.wait(lambda: len(tap.rtp) > 5)
-    nack = RtcpRtpfbPacket(fmt=RTCP_RTPFB_NACK, ssrc=1, media_ssrc=there._sender._ssrc)
+    nack = RtcpRtpfbPacket(fmt=RTCP_RTPFB_NACK, ssrc=1, media_ssrc=there._peer._sender._ssrc)
     nack.lost = [packet.sequence_number for packet in tap.rtp]
-    await there._sender._handle_rtcp_packet(nack)
+    await there._peer._sender._handle_rtcp_packet(nack)
     count = len(tap.rtp)
     await peer.wait(lambda: len(tap.rtp) > count + 5)
     assert len({packet.sequence_number for packet in tap.rtp}) == len(tap.rtp)

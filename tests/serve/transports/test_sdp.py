@@ -107,6 +107,63 @@ def test_order_of_sections_is_kept() -> None:
     assert [line[:6] for line in lines(read_offer(head + channel + audio).sdp, "m=")] == ["m=appl", "m=audi"]
 
 
+VIDEO = "m=video 9 UDP/TLS/RTP/SAVPF 96 97\r\na=sendrecv\r\na=mid:camera\r\na=ice-ufrag:other\r\n"
+ANSWER = "v=0\r\na=group:BUNDLE 0 1\r\nm=audio 5 UDP/TLS/RTP/SAVPF 111\r\na=mid:0\r\nm=application 5 X y\r\na=mid:1\r\n"
+
+
+def with_sections(*order: str) -> str:
+    """The offer with these sections, bundled in this order: a and c are its own."""
+    head, audio, channel = re.split("(?=m=)", CHROMIUM)
+    known = {"a": audio, "c": channel, "v": VIDEO}
+    sections = [known.get(name, name) for name in order]
+    mids = " ".join(re.findall("a=mid:(.*)\r", "".join(sections)))
+    return head.replace("BUNDLE 0 1", f"BUNDLE {mids}") + "".join(sections)
+
+
+@pytest.mark.parametrize("order", ["vac", "avc", "acv", "cva"])
+def test_sections_that_are_not_taken_get_port_0_at_their_places(order: str) -> None:
+    """Of a bundle that a refused section leads, the next gives the transport.
+
+    Mutation: the answer has only what was taken; then browsers refuse it.
+    """
+    offer = read_offer(with_sections(*order))
+    assert {line[2:6] for line in lines(offer.sdp, "m=")} == {"audi", "appl"}
+    assert "other" not in offer.sdp
+    taken = re.split("(?=m=)", ANSWER)
+    own = ANSWER if order.index("a") < order.index("c") else taken[0] + taken[2] + taken[1]
+    answered = lines(offer.answer(own), "m=")
+    names = {"a": "m=audio 5", "c": "m=application 5", "v": "m=video 0 UDP/TLS/RTP/SAVPF 96"}
+    assert all(line.startswith(names[name]) for line, name in zip(answered, order, strict=True))
+
+
+# A second audio section, with lines that it has or lacks.
+SECOND = re.split("(?=m=)", CHROMIUM)[1].replace("a=mid:0", "a=mid:second")
+
+
+@pytest.mark.parametrize(
+    ("second", "taken"),
+    [
+        (SECOND, "0"),
+        (SECOND.replace("a=recvonly", "a=sendrecv"), "second"),
+        (SECOND.replace("opus/48000/2", "G722/8000"), "0"),
+        (SECOND.replace("m=audio 53721", "m=audio 0").replace("a=recvonly", "a=sendrecv"), "0"),
+        (SECOND.replace("m=audio 53721", "m=audio 0").replace("a=recvonly", "a=bundle-only\r\na=sendrecv"), "second"),
+    ],
+)
+def test_of_several_audio_sections_one_is_taken(second: str, taken: str) -> None:
+    """One that sends and receives, if there is one; a port of 0 is an offer only where the bundle has the port."""
+    offer = read_offer(with_sections("a", second, "c"), microphone=True)
+    assert lines(offer.sdp, "a=mid") == [f"a=mid:{taken}", "a=mid:1"]
+    assert [refusal is None for refusal in offer.sections] == [taken == "0", taken == "second", True]
+
+
+def test_the_lines_of_refused_sections_are_checked_like_all() -> None:
+    with pytest.raises(BadMessage, match="same mid"):
+        read_offer(with_sections("a", "v", "v", "c"))
+    with pytest.raises(BadMessage, match="a mid"):
+        read_offer(with_sections("a", VIDEO.replace("mid:camera", "mid:"), "c"))
+
+
 def test_ice_and_dtls_may_stand_in_the_session_part() -> None:
     """As Firefox writes its fingerprint."""
     moved = [f"a=fingerprint:{FINGERPRINT}\r\n", "a=setup:actpass\r\n"]
@@ -131,11 +188,12 @@ def test_message_size(line: str, size: int) -> None:
     ("old", "new", "complaint"),
     [
         ("v=0", "v=1", "begin with v=0"),
-        ("m=audio", "m=video", "one audio and one data channel"),
-        ("m=application", "m=audio", "one audio and one data channel"),
-        ("m=application 53721", "m=application 0", "one audio and one data channel"),
+        ("m=audio", "m=video", "an audio and a data channel"),
+        ("m=application", "m=audio", "an audio and a data channel"),
+        ("webrtc-datachannel\r\n", " \r\n", "an m-line"),
+        ("m=application 53721", "m=application 0", "an audio and a data channel"),
         ("m=application 53721 UDP", "m=application UDP", "an m-line"),
-        ("m=application", "m=video 9 UDP/TLS/RTP/SAVPF 96\r\nm=application", "one audio and one data channel"),
+        ("m=application", "m=video 9 UDP/TLS/RTP/SAVPF 96\r\nm=application", "a mid in each section"),
         ("UDP/TLS/RTP/SAVPF", "RTP/AVP", "SAVPF"),
         ("UDP/DTLS/SCTP webrtc-datachannel", "DTLS/SCTP 5000", "webrtc-datachannel"),
         ("a=mid:1", "a=mid:0", "same mid"),
@@ -181,4 +239,4 @@ def test_the_module_needs_only_the_standard_library() -> None:
     """The module handles untrusted input, so no third-party parser is used."""
     source = Path(read_offer.__code__.co_filename).read_text()
     imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
-    assert imported == {"__future__", "agent_tts", "contextlib", "dataclasses", "ipaddress", "re"}
+    assert imported == {"__future__", "agent_tts", "collections", "contextlib", "dataclasses", "ipaddress", "re"}

@@ -91,6 +91,8 @@ CASES: dict[str, tuple[bytes, list[bytes | int | None]]] = {
     # A deviation: 1000 is expected. The `websockets` library treats it as an unfinished message.
     "7 close inside fragments": (frame(TEXT, b"{", fin=False) + END, [WRONG]),
     "9 64 KiB": (frame(TEXT, PING + b" " * (65_535 - len(PING))) + BYE, [PONG, NORMAL]),
+    "9 a frame that says 2^63 bytes": (b"\x81\xff" + (2**63).to_bytes(8) + bytes(4) + b"x", [TOO_BIG]),
+    "9 a frame that says 16 MiB": (b"\x81\xff" + (1 << 24).to_bytes(8) + bytes(4) + b"x", [TOO_BIG]),
     "9 more than 64 KiB": (frame(TEXT, b" " * 65_535, fin=False) + frame(MORE, b" " * 2), [TOO_BIG]),
 }
 

@@ -1,0 +1,85 @@
+"""Clients of other projects in a browser, unmodified, in conversations with the node's agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.agent.llm_server import running_llm
+from tests.agent.node import RunningAgent, running_agent
+from tests.browser.test_talk_agent import QUICK, WITHOUT_ECHO, microphone
+from tests.measure.chromium import Page, chromium
+from tests.support import until
+
+pytestmark = pytest.mark.real_time
+
+PACKAGES = Path(sys.prefix) / "npm" / "node_modules"  # see the Makefile
+CLIENTS = Path(__file__).parent / "clients"
+UMBRELLA = "She bought a yellow umbrella."
+
+
+async def bundle(name: str) -> str:
+    """A program in one piece with the packages that it imports."""
+    process = await asyncio.create_subprocess_exec(
+        PACKAGES / ".bin" / "esbuild",
+        CLIENTS / f"{name}.mjs",
+        "--bundle",
+        "--format=iife",
+        env=os.environ | {"NODE_PATH": str(PACKAGES)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        code, _ = await process.communicate()
+    assert process.returncode == 0
+    return code.decode()
+
+
+@asynccontextmanager
+async def running_client(name: str, agent: RunningAgent, folder: Path) -> AsyncIterator[Page]:
+    """A tab of the agent's origin that has run the program, and a microphone that asks and interrupts."""
+    await microphone(agent, folder / "microphone.wav")
+    path = folder / "microphone.wav"
+    flags = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={path}%noloop")
+    async with chromium(*flags) as browser, browser.page() as page:
+        await page.allow("microphone", "granted")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=WITHOUT_ECHO)
+        await page.open(agent.url + "/health")
+        await page.js(await bundle(name))
+        yield page
+    await until(lambda: agent.calls == 0)
+
+
+async def test_pipecats_client_calls_the_agent(tmp_path: Path) -> None:
+    """Its offer has video, which is not taken. It names the voice, speaks, types, and is hung up on by nobody."""
+    async with running_llm(UMBRELLA, token_s=0.02) as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        async with running_client("pipecat", agent, tmp_path) as page:
+            ready = await page.js("call({ voice: 'en-us', instructions: null })")
+            assert ready["version"].startswith("2.")
+            await page.until("told.user.length && told.bot.trim().endsWith('umbrella.')")
+            assert await page.js("told.user[0]") == "my train leaves at seven"
+            assert (await page.js("told.bot")).split() == UMBRELLA.split()
+            assert await page.js("told.track.kind === 'audio' && !told.track.muted")
+            await page.js("told.bot = '', client.sendText('What did she buy?')")
+            await page.until("told.bot.trim().endsWith('umbrella.')")
+            assert ("user", "What did she buy?") in llm.history()
+            answer = await page.js("client.transport.pc.currentRemoteDescription.sdp")
+            ports = [line.split()[:2] for line in answer.splitlines() if line.startswith("m=")]
+            assert [kind for kind, port in ports if port == "0"] == ["m=video"]
+            assert await page.js("told.errors") == []
+            assert agent.calls == 1
+            await page.js("client.disconnect()")
+            assert (await page.js("told.states"))[-1] == "disconnected"
+
+
+async def test_pipecats_client_is_told_at_once_why_it_may_not_call(tmp_path: Path) -> None:
+    async with running_agent(calls=1) as agent, running_client("pipecat", agent, tmp_path) as page:
+        refusal = await page.js("call({ voice: 'nobody' }).then(() => 'taken', (error) => error.message)")
+        assert refusal == "WebRTC offer rejected with status 400"
+        assert json.dumps(page.requests).count("/api/agent/offer") == 1
