@@ -101,7 +101,7 @@ async def run(command: str, folder: Path) -> tuple[int | None, str]:
     variables = {"AGENT_TTS_VOICES__FOLDER": str(folder / "voices")}
     words = shlex.split(command)
     while words and "=" in words[0]:
-        variables |= [words.pop(0).split("=", 1)]
+        name, _, variables[name] = words.pop(0).partition("=")
     if words[0] == "agent-tts":
         assert not set("|<>$&;") & set(command), "this needs a shell"
         done = await asyncio.to_thread(invoke, *words[1:], **variables)

@@ -109,7 +109,9 @@ def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
-    import_module("transformers").logging.set_verbosity_error()
+    import transformers  # 60 MB, which `timed` does not need
+
+    transformers.logging.set_verbosity_error()
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)
     for _ in range(job["warmups"]):

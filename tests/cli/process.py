@@ -61,16 +61,18 @@ def is_running(pid: int) -> bool:
 
 
 class Terminal(io.BytesIO):
-    """A terminal on which somebody types these bytes."""
-
     def isatty(self) -> bool:
         return True
 
 
-def invoke(*arguments: str, typed: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in this process, without input or on a terminal. Errors that it does not report are raised."""
+def invoke(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command in this process, without input. Errors that it does not report are raised."""
     inherited: dict[str, str | None] = {name: None for name in os.environ if name.startswith("AGENT_TTS_")}
-    stdin = io.BytesIO() if typed is None else Terminal(typed)
-    with patch.object(testing, "make_input_stream", lambda *_: stdin):
-        done = CliRunner().invoke(app, list(arguments), env=inherited | variables, catch_exceptions=False)
+    done = CliRunner().invoke(app, list(arguments), env=inherited | variables, catch_exceptions=False)
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
+
+
+def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """The same on a terminal, on which somebody types `answer`."""
+    with patch.object(testing, "make_input_stream", lambda *_: Terminal(answer)):
+        return invoke(*arguments, **variables)

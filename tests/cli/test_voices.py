@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from tests.cli.process import invoke, run
+from tests.cli.process import answering, invoke, run
 from tests.model.lora import write_adapter
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
@@ -106,7 +106,7 @@ def card(tmp_path: Path, name: str) -> dict[str, object]:
 def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip: Path, home: dict[str, str]) -> None:
     """Consent is asked for on a terminal and recorded as given there."""
     arguments = ("voices", "add", "bob", "--audio", str(clip), "--text", "A tone.", "--model", str(base))
-    made = invoke(*arguments, typed=b"y\n", **home)
+    made = answering(b"y\n", *arguments, **home)
     assert made.returncode == 0, made.stderr
     assert b"allow you to clone" in made.stderr
     assert b"bob is cloned, with 2." in made.stderr
@@ -130,7 +130,7 @@ def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip
 
 def test_a_clone_needs_consent(tmp_path: Path, clip: Path, home: dict[str, str]) -> None:
     """The default answer is no."""
-    refused = invoke("voices", "add", "bob", "--audio", str(clip), typed=b"\n", **home)
+    refused = answering(b"\n", "voices", "add", "bob", "--audio", str(clip), **home)
     assert refused.returncode == 2
     assert b"no voice is cloned without the speaker's consent" in refused.stderr
     assert not (tmp_path / "library").exists()

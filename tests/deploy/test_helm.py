@@ -61,8 +61,14 @@ WAYS: dict[str, dict[str, Any]] = {
 ADDRESSES = {"acceptProxy": True, "connectionsPerAddress": 20}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def helm_is_imported() -> None:
+    """It keeps files open. Its 50 MB are of the processes that run these tests alone."""
+    import helm_python  # noqa: F401
+
+
 def render(values: dict[str, Any]) -> dict[str, str]:
-    import helm_python as helm  # 50 MB, that other processes of tests need not have
+    import helm_python as helm
 
     with helm.Chart.load(CHART) as chart:
         return {Path(name).name: text for name, text in chart.render(values, name="demo", namespace="prod").items()}
