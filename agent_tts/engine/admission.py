@@ -17,14 +17,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
+from dataclasses import replace
 
 from agent_tts.engine.estimates import Estimates
 from agent_tts.engine.requests import FRAME_S, Policy, Request, take_held
 from agent_tts.messages import (
     Cancel,
-    CutReason,
     Finished,
-    FinishReason,
     Flush,
     Open,
     RequestEvent,
@@ -141,17 +140,7 @@ class Admission:
             return now
         return min(self._deadline, self._take_back_at) if self.waiting else self._deadline
 
-    def finish(
-        self,
-        request: Request,
-        reason: FinishReason,
-        code: str | None = None,
-        message: str = "",
-        retry_after_ms: int | None = None,
-        *,
-        gave_way: bool = False,
-        cut: tuple[CutReason, ...] = (),
-    ) -> None:
+    def finish(self, request: Request, event: Finished[int]) -> None:
         """End a request: its slot is free, and its last event is told."""
         del self.requests[request.id]
         if request.has_slot:
@@ -161,11 +150,10 @@ class Admission:
             self._returning.remove(request)
         elif not request.parked:
             self._leave_queue(request)
-        if reason != "cancelled":
+        if event.reason != "cancelled":
             self.events += take_held(request)
         request.held = []
-        busy_ms = round(request.busy_s * 1_000, 3)
-        self.events.append(Finished(request.id, reason, cut, code, message, retry_after_ms, gave_way, busy_ms))
+        self.events.append(replace(event, busy_ms=round(request.busy_s * 1_000, 3)))
 
     # ------------------------------------------------------------ the queue
 
@@ -257,9 +245,10 @@ class Admission:
             if not waiting:
                 del self.waiting[request.owner]
 
-    def _refuse(self, request: Request, why: str, now: float) -> None:
+    def _refuse(self, request: Request, why: str, now: float, *, gave_way: bool = False) -> None:
         retry_after_ms = self.estimates.retry_ms(request.owner, now)
-        self.finish(request, "error", "at_capacity", f"{why}: try again", retry_after_ms)
+        message = f"{why}: try again"
+        self.finish(request, Finished(request.id, "error", (), "at_capacity", message, retry_after_ms, gave_way))
 
     # ------------------------------------------------------------ slots that are taken back
 
@@ -347,12 +336,10 @@ class Admission:
             self._release(victim)
             victim.parked = True
         elif victim.has_text:
-            why = "others wait, and this client has the most slots: try again"
-            retry_after_ms = self.estimates.retry_ms(victim.owner, now)
-            self.finish(victim, "error", "at_capacity", why, retry_after_ms, gave_way=True)
+            self._refuse(victim, "others wait, and this client has the most slots", now, gave_way=True)
         else:
             why = f"no text for {now - victim.spoke_at:.1f} s while others wait: send the next text in a new context"
-            self.finish(victim, "error", "starved", why, gave_way=True)
+            self.finish(victim, Finished(victim.id, "error", code="starved", message=why, gave_way=True))
 
     # ------------------------------------------------------------ deadlines
 
@@ -363,9 +350,9 @@ class Admission:
                 continue
             if not request.has_text and now >= request.idle_since + self.policy.text_idle_s:
                 message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
-                self.finish(request, "error", "starved", message)
+                self.finish(request, Finished(request.id, "error", code="starved", message=message))
             elif request.has_slot and now >= self._leaves_at(request):
-                self.finish(request, "length")
+                self.finish(request, Finished(request.id, "length"))
 
     def _expire_impatient(self, now: float) -> None:
         self._impatient = [one for one in self._impatient if not one.started and one.id in self.requests]

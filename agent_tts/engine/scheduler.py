@@ -105,7 +105,7 @@ class Scheduler:
         elif isinstance(command, Credit):
             request.credit = min(request.credit + command.frames, self.policy.window_frames)
         elif isinstance(command, Cancel):
-            self.admission.finish(request, "cancelled")
+            self.admission.finish(request, Finished(request.id, "cancelled"))
         elif not request.ended:
             self._take_text(request, command)
 
@@ -252,12 +252,11 @@ class Scheduler:
         if isinstance(event, Audio):
             self._add_frame(request, event, now)
             if request.frames >= _max_frames(request, self.policy):
-                self.admission.finish(request, "length")
+                self.admission.finish(request, Finished(request.id, "length"))
         elif isinstance(event, Finished):
             if event.reason != "error" and not event.cut:
                 self.admission.estimates.learn(request)
-            told = event.code, event.message, event.retry_after_ms
-            self.admission.finish(request, event.reason, *told, cut=event.cut)
+            self.admission.finish(request, event)
         else:
             if not isinstance(event, Words):
                 self.admission.events += take_held(request)

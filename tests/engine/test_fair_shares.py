@@ -119,14 +119,6 @@ def long(crowd: Crowd, owner: int, count: int = 1) -> list[int]:
     return ids
 
 
-def test_an_owner_may_use_every_free_slot() -> None:
-    crowd = Crowd()
-    long(crowd, HOG, 4)
-    crowd.wait(10)
-    assert crowd.held == {HOG: 4}
-    assert not crowd.finished()
-
-
 def test_a_free_slot_goes_to_the_owner_with_the_fewest() -> None:
     """Mutation: one queue for all, first in, first out."""
     crowd = Crowd(slots=2)
@@ -427,50 +419,19 @@ def test_shares_become_max_min_fair(demands: list[int], slots: int, queue: int, 
 # ------------------------------------------------------------ what a refused client is told
 
 
-def retry_s(crowd: Crowd, owner: int = HOG) -> float:
-    """What one more request of this owner is told that is refused at once."""
-    before = len(crowd.finished("at_capacity"))
-    crowd.open(owner)
-    crowd.wait(0)
-    (refusal,) = crowd.finished("at_capacity")[before:]
-    assert refusal.retry_after_ms is not None
-    return refusal.retry_after_ms / 1_000
-
-
-def test_a_refusal_tells_when_the_texts_end() -> None:
-    """On a node that has just started: nothing was measured yet."""
-    crowd = Crowd(slots=2, queue=0)
-    for seconds in (8.0, 12.0):
-        (request,) = crowd.open(HOG)
-        crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
-        crowd.end(request)
-    crowd.wait(2)
-    assert retry_s(crowd) == pytest.approx(5.0, rel=0.1)  # 1 s of audio is ahead of the listener
-    crowd.wait(4)
-    assert retry_s(crowd) == pytest.approx(1.0, rel=0.5)
-
-
-def test_a_text_without_an_end_lasts_as_long_again() -> None:
+@pytest.mark.parametrize(("before", "wait_ms"), [(0, 500), (20, 12_500)])
+def test_a_refusal_tells_when_the_text_ends_by_the_pace_of_those_before(before: int, wait_ms: int) -> None:
+    """On a node that has just started nothing was measured yet. `test_estimates` has the rules."""
     crowd = Crowd(slots=1, queue=0)
-    (request,) = crowd.open(HOG)
-    for _ in range(20):
-        crowd.say(request, "abcde ")
-        crowd.wait(0.4)
-    assert retry_s(crowd) == pytest.approx(8.0, rel=0.1)
-
-
-def test_the_pace_of_speech_is_measured() -> None:
-    crowd = Crowd(slots=1, queue=0)
-    for _ in range(20):
+    for wait_s in [30] * before + [5]:
         (request,) = crowd.open(HOG)
         crowd.say(request, "x" * 100, frames=250)  # 20 s: three times as slow as assumed
         crowd.end(request)
-        crowd.wait(30)
-    (request,) = crowd.open(HOG)
-    crowd.say(request, "x" * 100, frames=250)
-    crowd.end(request)
-    crowd.wait(5)
-    assert retry_s(crowd) == pytest.approx(14.0, rel=0.15)
+        crowd.wait(wait_s)
+    crowd.open(HOG)
+    crowd.wait(0)
+    (refusal,) = crowd.finished("at_capacity")
+    assert refusal.retry_after_ms == pytest.approx(wait_ms, rel=0.15)
 
 
 def test_many_refusals_are_cheap() -> None:
@@ -509,9 +470,9 @@ def refusals(
     refused_at: dict[int, float] = {}
     refuse = crowd.scheduler.admission._refuse
 
-    def noted(request: Any, why: str, now: float) -> None:
+    def noted(request: Any, why: str, now: float, **how: bool) -> None:
         refused_at[request.id] = now
-        refuse(request, why, now)
+        refuse(request, why, now, **how)
 
     crowd.scheduler.admission._refuse = noted  # type: ignore[method-assign]
     while at < 100:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
+from agent_tts.system.processes import ModuleResult, run_module
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import Enrolment, decode
 from agent_tts.voices.library import VoiceLibrary
@@ -84,12 +86,21 @@ def is_empty(folder: Path) -> bool:
 @pytest.mark.node
 @pytest.mark.timeout(1_200)
 async def test_a_cancelled_enrolment_leaves_nothing(
-    folder: Path, library: VoiceLibrary, checkpoints: Checkpoints
+    folder: Path, library: VoiceLibrary, nowhere: Enrolment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process."""
-    enrolment = Enrolment(library, [(checkpoints.tiny, 64)], max_s=5)
+    """Cancelled at its first await, its second, and so on until it completes, it leaves no file and no process.
+
+    The encoder's process is one without torch, so that each attempt takes no more than a part of a second.
+    """
+
+    async def run(module: str, *args: str, **options: Any) -> ModuleResult:
+        return await run_module(
+            module.replace("agent_tts.voices.model_child", "tests.voices.encoder"), *args, **options
+        )
+
+    monkeypatch.setattr(enroll, "run_module", run)
     waits = 1
-    while await CancelAt(enrolment.enroll("bob", good("mp3"), consent="I am Bob"), waits):
+    while await CancelAt(nowhere.enroll("bob", good("wav"), consent="I am Bob"), waits):
         assert is_empty(folder)
         assert library.voices() == ()
         waits += 1

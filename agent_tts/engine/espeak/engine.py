@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import soxr
@@ -66,6 +67,15 @@ CLAUSE_S, SENTENCE_S = 0.14, 0.3
 NO_SAMPLES = np.zeros(0, np.int16)
 
 
+class Shared(NamedTuple):
+    """What the requests of an engine have in common."""
+
+    workers: EspeakWorkers
+    voices: EspeakVoices
+    levels: Levels
+    first_words: int
+
+
 class EspeakEngine(Engine):
     """Synthesises a clause when a slot is about to run out of audio; hands out one frame of it a step.
 
@@ -75,24 +85,22 @@ class EspeakEngine(Engine):
     """
 
     def __init__(self, settings: Settings, slots: int) -> None:
-        self._voices = EspeakVoices(settings.espeak.voice)
-        self._workers = EspeakWorkers()
+        voices = EspeakVoices(settings.espeak.voice)
+        self._shared = Shared(EspeakWorkers(), voices, Levels(), settings.espeak.first_words)
         self.info = EngineInfo(
             engine="espeak",
             model="espeak-ng",
             slots=slots,
-            voices=self._voices.listed,
+            voices=voices.listed,
             default_voice=settings.espeak.voice,
-            languages=self._voices.languages,
-            aliases=self._voices.aliases,
+            languages=voices.languages,
+            aliases=voices.aliases,
             aligns_words=True,
         )
-        self._levels = Levels()
-        self._first_words = settings.espeak.first_words
         self._slots = SlotTable(slots, self._request)
 
     def _request(self, opened: Opened, slot: int) -> EspeakRequest:
-        return EspeakRequest(self._workers, self._voices, self._levels, self._first_words, opened, slot)
+        return EspeakRequest(self._shared, opened, slot)
 
     def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. A slot whose clause does not fit into the step's budget yields nothing.
@@ -112,15 +120,15 @@ class EspeakEngine(Engine):
 
     def _wait(self, until: float) -> None:
         """Wait until something is done of what requests wait for, or until then (monotonic)."""
-        self._workers.poll(until)
+        self._shared.workers.poll(until)
 
     def take_faults(self) -> Faults:
-        return self._workers.take_faults()
+        return self._shared.workers.take_faults()
 
     def close(self) -> None:
         """Free everything. Idempotent."""
         self._slots.clear()
-        self._workers.close()
+        self._shared.workers.close()
 
 
 def delivery(
@@ -135,13 +143,9 @@ def delivery(
     stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
     # A wider range also reaches lower, by a quarter of its growth, which a higher base makes up for.
     base = its_pitch + (its_pitch - 1) / 4
-    pitch = round(PITCH_NORMAL * (1 + math.log2(base)))
-    pitch_range = round(PITCH_NORMAL * its_pitch)
-    return Delivery(language, variant, rate, _clamp(pitch), _clamp(pitch_range), stretch)
-
-
-def _clamp(pitch: int) -> int:
-    return min(max(pitch, 0), PITCH_MAX)
+    factors = (1 + math.log2(base), its_pitch)
+    pitch, pitch_range = (min(max(round(PITCH_NORMAL * factor), 0), PITCH_MAX) for factor in factors)
+    return Delivery(language, variant, rate, pitch, pitch_range, stretch)
 
 
 class EspeakRequest:
@@ -154,31 +158,27 @@ class EspeakRequest:
 
     def __init__(
         self,
-        workers: EspeakWorkers,
-        voices: EspeakVoices,
-        levels: Levels,
-        first_words: int,
+        shared: Shared,
         opened: Opened,
         slot: int,
         voice: ResolvedVoice | None = None,
         each_word: Callable[[str], bool] = lambda code: False,
     ) -> None:
-        self._workers = workers
-        self._voices = voices
+        self._workers, self._voices, levels, first_words = shared
         self._options = options = opened.options
-        self._own, self._variant = voices.resolve(voice or options.voice, options.language)
+        self._own, self._variant = self._voices.resolve(voice or options.voice, options.language)
         self._language = self._own
         self._prosody = Prosody()
         code = self._own.code
-        directives = Directives(PERFORMS, voices.languages, code)
+        directives = Directives(PERFORMS, self._voices.languages, code)
         self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: each_word(other or code))
-        self._leveler = levels.leveler(options, workers.sample_rate)
+        self._leveler = levels.leveler(options, self._workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         self._deadly = 0
         self._unpaced = options.lead_ms is None
         # One resampler for all clauses, so that they join without a seam; a flush or a pause starts another.
-        self._resampler = ClauseResampler(workers.sample_rate, SAMPLE_RATE)
+        self._resampler = ClauseResampler(self._workers.sample_rate)
         # Where the resampler's sound starts, in output samples, and what it was fed, in samples of espeak-ng.
         self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
@@ -227,7 +227,7 @@ class EspeakRequest:
     def _join(self) -> None:
         """Write what the resampler holds back; what is written next is no part of the same sound."""
         self.feed.write(self._resampler.push(NO_SAMPLES, last=True))
-        self._resampler = ClauseResampler(self._workers.sample_rate, SAMPLE_RATE)
+        self._resampler = ClauseResampler(self._workers.sample_rate)
         self._fed = 0
 
     def _speak(self, unit: Unit, until: float) -> list[StepEvent] | None:
@@ -258,19 +258,16 @@ class EspeakRequest:
             until = 0.0  # the step that began it has waited
         try:
             clause = self._workers.speak(self._job, until)
-        except TooLong:
+        except (TooLong, NoPhonemes, Deadly) as error:
             self._job = None
-            self.feed.pending.extendleft(reversed(halves or ()))
-            return []
-        except NoPhonemes:
-            self._job = None
-            self.feed.pending.appendleft(self.feed.spelled(unit))
-            return []
-        except Deadly:
-            self._job = None
-            self._deadly += 1
-            if self._deadly > MAX_DEADLY:
-                raise BadMessage("espeak-ng cannot speak this text") from None
+            if isinstance(error, TooLong):
+                self.feed.pending.extendleft(reversed(halves or ()))
+            elif isinstance(error, NoPhonemes):
+                self.feed.pending.appendleft(self.feed.spelled(unit))
+            else:
+                self._deadly += 1
+                if self._deadly > MAX_DEADLY:
+                    raise BadMessage("espeak-ng cannot speak this text") from None
             return []
         if clause is None:
             return None
@@ -303,11 +300,11 @@ class EspeakRequest:
 
 
 class ClauseResampler:
-    """Resamples clauses from `source` to `target` Hz as one sound, however it is cut. It holds back 42 ms at most."""
+    """Resamples clauses from `rate` to 24 000 Hz as one sound, however it is cut. It holds back 42 ms at most."""
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, rate: int) -> None:
         # It is float32, because soxr dithers int16: equal texts would not have equal samples.
-        self._stream = soxr.ResampleStream(source, target, 1, "float32", "HQ")
+        self._stream = soxr.ResampleStream(rate, SAMPLE_RATE, 1, "float32", "HQ")
 
     def push(self, samples: NDArray[np.int16] | NDArray[np.float32], *, last: bool = False) -> bytes:
         """Samples [n] in the range of int16 in, pcm_s16le out. Nothing may be pushed after the `last` ones."""

@@ -47,7 +47,7 @@ _OUTPUT_SYNCHRONOUS = 2
 _DONT_EXIT = 0x8000  # return errors instead of ending the process
 _CHARS_UTF8, _PHONEMES, _ENDPAUSE = 1, 0x100, 0x1000
 _IPA = 2
-_PARAM_RATE, _PARAM_VOLUME, _PARAM_PITCH, _PARAM_RANGE = 1, 2, 3, 4
+_PARAM_RATE = 1  # and volume, pitch and range are the next ones
 _STEADY = "\nflutter 0\nroughness 9\n"  # roughness above 7 means none
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
@@ -113,12 +113,7 @@ class Library:
             with_phonemes = self._with_phonemes(text, path)
             if with_phonemes is None:
                 return _reply(NO_PHONEMES)
-            for parameter, value in (
-                (_PARAM_RATE, rate),
-                (_PARAM_VOLUME, VOLUME),
-                (_PARAM_PITCH, pitch),
-                (_PARAM_RANGE, pitch_range),
-            ):
+            for parameter, value in enumerate((rate, VOLUME, pitch, pitch_range), _PARAM_RATE):
                 _check(self._lib.espeak_SetParameter(parameter, value, 0))
             _check(self._lib.espeak_ng_SetRandSeed(ctypes.c_long(1)))
             spoken = self._speak(*with_phonemes, pause, most)
@@ -238,24 +233,8 @@ _SPELLINGS = {"g": "ɡ", ":": "ː", "'": "ˈ", ",": "ˌ", "ʤ": "dʒ", "ʧ": "t�
 )
 # Sounds that stand in for one another where a language lacks one, the likelier first.
 _NEAR = (
-    "iɪɨy",
-    "uʊɯʉ",
-    "eɛø",
-    "oɔɒ",
-    "aɑæɐʌ",
-    "əɜɚɐʌ",
-    "œɛ",
-    "rɹɾʁʀ",
-    "lɫɭ",
-    "nɲŋ",
-    "hxχç",
-    "ʃʂɕ",
-    "ʒʐʑ",
-    "vwʋ",
-    "ɡɣ",
-    "bβ",
-    "sθ",
-    "zð",
+    *("iɪɨy", "uʊɯʉ", "eɛø", "oɔɒ", "aɑæɐʌ", "əɜɚɐʌ", "œɛ"),
+    *("rɹɾʁʀ", "lɫɭ", "nɲŋ", "hxχç", "ʃʂɕ", "ʒʐʑ", "vwʋ", "ɡɣ", "bβ", "sθ", "zð"),
 )
 _VOWELS = "iɪɨyʏuʊɯʉeɛøœoɔɒɤaɑæɐʌəɜɚɘɵ"
 # A stress mark and the consonants that its syllable begins with: espeak-ng wants it before the vowel.

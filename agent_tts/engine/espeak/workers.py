@@ -13,7 +13,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import pairwise
 from typing import IO, cast
 
@@ -96,32 +96,24 @@ class ClauseWord:
 class Clause:
     samples: NDArray[np.int16]  # int16[n] at the library's sample rate
     words: tuple[ClauseWord, ...]
-    scale: float = 1.0  # samples of `samples` for one of `words`
+    scale: float  # samples of `samples` for one of `words`
 
 
+@dataclass(slots=True, eq=False)
 class Job:
-    """A clause to speak: no SSML, no commands; control characters and lone surrogates are spaces.
+    """A clause to speak: no SSML, no commands; control characters and lone surrogates are spaces."""
 
-    Args:
-        text: with a `SOUND` for each word that `ipa` gives in IPA.
-        pause: whether the pause after the last clause is part of the audio.
-        most: longer audio is not computed to its end; None is no limit. In samples, before the stretch.
-    """
-
-    def __init__(
-        self, text: str, how: Delivery, *, pause: bool, most: int | None = None, ipa: tuple[str, ...] = ()
-    ) -> None:
-        self.text = text
-        self.ipa = ipa
-        self.how = how
-        self.pause = pause
-        self.most = most
-        self.asked_at = time.monotonic()
-        # What came of it; None until then.
-        self.outcome: Clause | EspeakError | None = None
-        # Whether a worker has it. Workers that crashed while they had it, and all that ended.
-        self.assigned = False
-        self.crashes = self.deaths = 0
+    text: str  # with a `SOUND` for each word that `ipa` gives in IPA
+    how: Delivery
+    _: KW_ONLY
+    pause: bool  # whether the pause after the last clause is part of the audio
+    most: int | None = None  # longer audio is not computed to its end; in samples, before the stretch
+    ipa: tuple[str, ...] = ()
+    asked_at: float = field(default_factory=time.monotonic)
+    outcome: Clause | EspeakError | None = None  # None until there is one
+    assigned: bool = False  # whether a worker has it
+    crashes: int = 0  # of workers that had it
+    deaths: int = 0  # of these and others that had it
 
     @property
     def key(self) -> int:
@@ -135,15 +127,13 @@ class Job:
         head = worker.REQUEST.pack(
             self.pause, how.rate, how.pitch, how.pitch_range, most, how.stretch, len(path), len(variant)
         )
-        body = head + path + variant + self._text().encode()
+        text = _UNSPEAKABLE.sub(" ", self.text)
+        if self.ipa:
+            first, *others = (_UNSPEAKABLE.sub(" ", text).replace("[", " ") for text in self.text.split(SOUND))
+            words = (f"{worker.IPA_START}{_UNSPEAKABLE.sub(' ', ipa)}{worker.IPA_END}" for ipa in self.ipa)
+            text = first + "".join(word + other for word, other in zip(words, others, strict=True))
+        body = head + path + variant + text.encode()
         return worker.LENGTH.pack(len(body)) + body
-
-    def _text(self) -> str:
-        if not self.ipa:
-            return _UNSPEAKABLE.sub(" ", self.text)
-        first, *others = (_UNSPEAKABLE.sub(" ", text).replace("[", " ") for text in self.text.split(SOUND))
-        words = (f"{worker.IPA_START}{_UNSPEAKABLE.sub(' ', ipa)}{worker.IPA_END}" for ipa in self.ipa)
-        return first + "".join(word + text for word, text in zip(words, others, strict=True))
 
     def take(self, reply: bytes) -> None:
         """Set the outcome. Raises `ValueError` or `struct.error` for what is no reply."""
@@ -157,16 +147,14 @@ class Job:
             self.outcome = EspeakError(str(body, "utf-8", "replace"))
         else:
             marks_end = count * worker.MARK.size
-            if len(body) < marks_end + sample_bytes:
+            samples_end = marks_end + sample_bytes
+            if len(body) < samples_end:
                 raise ValueError("the reply is cut off")
-            samples = np.frombuffer(body[marks_end : marks_end + sample_bytes], np.int16)
+            samples = np.frombuffer(body[marks_end:samples_end], np.int16)
             marks = worker.MARK.iter_unpack(body[:marks_end])
             words = tuple(clause_words(self.text, marks, samples, self.how.language.code))
-            if self.how.stretch == 1.0:
-                self.outcome = Clause(samples, words)
-            else:
-                stretched = np.frombuffer(body[marks_end + sample_bytes :], np.int16)
-                self.outcome = Clause(stretched, words, len(stretched) / max(1, len(samples)))
+            stretched = samples if self.how.stretch == 1.0 else np.frombuffer(body[samples_end:], np.int16)
+            self.outcome = Clause(stretched, words, len(stretched) / max(1, len(samples)))
 
 
 class _Worker:
@@ -218,19 +206,16 @@ class _Worker:
         reply = bytes(self._unread[worker.LENGTH.size :])
         self._unread.clear()
         try:
-            self._take(reply)
+            if self.sample_rate is None:
+                _, self.sample_rate, _ = worker.REPLY.unpack_from(reply)
+            elif self.job is not None:
+                self.job.take(reply)
+                self.job = None
+            else:
+                return False
         except (ValueError, struct.error):
             return False
         return len(reply) == length
-
-    def _take(self, reply: bytes) -> None:
-        if self.job is not None:
-            self.job.take(reply)
-            self.job = None
-        elif self.sample_rate is None:
-            _, self.sample_rate, _ = worker.REPLY.unpack_from(reply)
-        else:
-            raise ValueError("a reply without a request")
 
     def end(self) -> int | None:
         """Kill it, unless it has ended, and reap it. The exit code, or None if it cannot be killed."""

@@ -6,30 +6,13 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Barrier
-from typing import NamedTuple
 
-import numpy as np
 from loguru import logger
-from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.base import to_pcm16
-from agent_tts.engine.espeak.engine import EspeakEngine, EspeakRequest
+from agent_tts.engine.espeak.engine import EspeakEngine, EspeakRequest, Shared
 from agent_tts.engine.espeak.scripts import parts, reader
-from agent_tts.engine.espeak.voices import EspeakVoices
-from agent_tts.engine.espeak.workers import EspeakWorkers
-from agent_tts.engine.gain import FULL_SCALE, Leveler, Levels, amplify
-from agent_tts.engine.hibari.phrase import (
-    FADE,
-    MAX_BEFORE,
-    MAX_CHARS,
-    SEARCH,
-    due,
-    ends_clause,
-    ends_sentence,
-    joined,
-    pause_behind,
-)
+from agent_tts.engine.hibari.phrase import MAX_BEFORE, NO_SAMPLES, Phrase, Spoken, Wanted, due
 from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
 from agent_tts.engine.hibari.voices import aliases, listed, near
 from agent_tts.engine.slots import Opened
@@ -37,7 +20,6 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
 from agent_tts.messages import StepEvent, Word, Words
 from agent_tts.options import NamedVoice, within
-from agent_tts.sound.silence import skipped
 from agent_tts.system.cores import cores
 from agent_tts.text.chars import is_silent
 from agent_tts.text.feed import Unit
@@ -47,8 +29,6 @@ SHARE = 0.6  # of the cores that speech may take: the rest is the node's
 REPEATED = 1.8  # times that a word of a text is spoken which is still being written
 PROBE_S = 10.0  # for all threads to be there
 PROBE = ("I ", "understand ", "how ", "frustrating ", "that ", "must ", "be, ", "and ", "I ", "will ", "help ", "you.")
-
-NO_SAMPLES = np.zeros(0, np.float32)
 
 
 class HibariEngine(EspeakEngine):
@@ -65,7 +45,6 @@ class HibariEngine(EspeakEngine):
     def __init__(self, settings: Settings, slots: int | None) -> None:
         facts = installed()
         wanted = settings.hibari.voice or ("heart" if settings.espeak.voice.startswith("en") else settings.espeak.voice)
-        self._near = {name: NamedVoice(near(fact)) for name, fact in facts.items()}
         self._hibari = {name: HibariVoice(name) for name in facts}
         first = self._hibari.get(wanted) or self._hibari["heart"]
         first.load()
@@ -73,8 +52,7 @@ class HibariEngine(EspeakEngine):
         self._pool = ThreadPoolExecutor(self._threads, "hibari")
         self._speaking: set[Future[Spoken]] = set()
         try:
-            carried = _carried(first, self._pool, self._threads)
-            super().__init__(settings, slots or carried)
+            super().__init__(settings, slots or _carried(first, self._pool, self._threads))
         except BaseException:
             self._pool.shutdown()
             raise
@@ -98,8 +76,7 @@ class HibariEngine(EspeakEngine):
         name = voice.name if isinstance(voice, NamedVoice) else self.info.default_voice
         if name not in self._hibari:
             return super()._request(opened, slot)
-        common = self._workers, self._voices, self._levels, self._first_words
-        return HibariRequest(self, self._hibari[name], *common, opened, slot, self._near[name])
+        return HibariRequest(self, self._hibari[name], self._shared, opened, slot)
 
     def begin(self, sentence: Wanted) -> Future[Spoken] | None:
         """Speak it in a thread; None if none is free: the most urgent is then the next one's, at the next step."""
@@ -145,80 +122,22 @@ def _carried(voice: HibariVoice, pool: ThreadPoolExecutor, threads: int) -> int:
     return slots
 
 
-class Spoken(NamedTuple):
-    pcm: bytes  # what is heard, pcm_s16le
-    words: tuple[tuple[int, int], ...]  # where each of the words that are heard sounds, in samples of `pcm`
-    over: NDArray[np.float32]  # how the sound would have gone on, to join the next one to
-
-
-class Wanted(NamedTuple):
-    """A part of a sentence to speak: everything that a thread needs."""
-
-    voice: HibariVoice
-    before: tuple[str, ...]  # words of the sentence that were heard
-    over: NDArray[np.float32]  # how their sound would have gone on
-    words: tuple[str, ...]  # those after them
-    ipa: tuple[str, ...]  # of each `SOUND` of all these words
-    heard: int  # of `words`, the first ones that are heard
-    speed: float
-    pitch: float
-    volume: float
-    seed: int
-    keep_ms: int | None  # of the silence at its start; None: all
-    leveler: Leveler | None
-
-    def speak(self) -> Spoken:
-        """Raises whatever hibari raises on the text."""
-        all_words = self.before + self.words
-        samples, words, cuts = self.voice.speak(all_words, self.ipa, speed=self.speed, pitch=self.pitch, seed=self.seed)
-        count = len(self.before)
-        start = cuts[count - 1] if count else 0
-        last = count + self.heard
-        end = cuts[last - 1] + (pause_behind(self.words[-1]) if last == len(cuts) else 0)
-        made = joined(self.over, samples, start, min(end, len(samples)))
-        skips = skipped(_int16(made), SAMPLE_RATE, None if count else self.keep_ms)
-        made = made[skips:]
-        levelled = self.leveler.apply(_int16(made)) if self.leveler else made
-        first = start + skips
-        spans = tuple((max(0, word[0] - first), max(0, word[1] - first)) for word in words[count:last])
-        pcm = to_pcm16(amplify(levelled, self.volume) / np.float32(FULL_SCALE))
-        return Spoken(pcm, spans, samples[end : end + FADE + SEARCH])
-
-
-def _int16(samples: NDArray[np.float32]) -> NDArray[np.int16]:
-    return np.rint(np.clip(samples, -FULL_SCALE - 1, FULL_SCALE)).astype(np.int16)
-
-
 class HibariRequest(EspeakRequest):
     """A request with a voice of hibari in its slot: words of English wait in `feed.pending` until they are spoken."""
 
-    def __init__(
-        self,
-        engine: HibariEngine,
-        voice: HibariVoice,
-        workers: EspeakWorkers,
-        voices: EspeakVoices,
-        levels: Levels,
-        first_words: int,
-        opened: Opened,
-        slot: int,
-        near: NamedVoice,
-    ) -> None:
-        super().__init__(workers, voices, levels, first_words, opened, slot, near, _is_english)
+    def __init__(self, engine: HibariEngine, voice: HibariVoice, shared: Shared, opened: Opened, slot: int) -> None:
+        super().__init__(shared, opened, slot, NamedVoice(near(voice.facts)), _is_english)
         self._engine = engine
         self._voice = voice
-        self._hibari_leveler = levels.leveler(opened.options, SAMPLE_RATE)
+        self._hibari_leveler = shared.levels.leveler(opened.options, SAMPLE_RATE)
         # Words of the sentence that were heard, and how their sound would have gone on.
         self._before: list[Unit] = []
         self._over = NO_SAMPLES
-        # The first words of `pending` that are hibari's and belong together, their characters, and whether no more
-        # will belong to them.
-        self._words = self._chars = 0
-        self._closed = False
+        # The first of `pending`, and since when they have waited.
+        self._phrase = Phrase()
         self._waiting_since: float | None = None
-        # The next part of the sentence, while a thread speaks it, and how many of its words are heard.
-        self._speech: Future[Spoken] | None = None
-        self._wanted: Wanted | None = None
+        # What a thread is asked to speak, and what comes of it.
+        self._speech: tuple[Wanted, Future[Spoken]] | None = None
         # Text up to this offset is espeak-ng's, because hibari fails on it.
         self._fails_before = 0
         # When the audio so far began to play, as far as is known here.
@@ -237,7 +156,7 @@ class HibariRequest(EspeakRequest):
         told = self._take_speech()
         while self._speech is None and (now := time.monotonic()) < deadline:
             self._look(now)
-            if self._words:
+            if self._phrase.units:
                 self._begin(now)
                 break
             if self.feed.ready >= 2 or not self.feed.pending:
@@ -252,81 +171,62 @@ class HibariRequest(EspeakRequest):
     def _look(self, now: float) -> None:
         """Find the words at the start of `pending` that hibari speaks together."""
         pending = self.feed.pending
-        while not self._closed:
-            if self._words == len(pending) and not self.feed.read_on(now):
-                return
-            if self._words == len(pending):
-                continue
-            item = pending[self._words]
-            if not isinstance(item, Unit) or item.offsets[0] < self._fails_before:
-                self._closed = True
-                return
-            code = self._language.code
-            if not item.text.isascii() and (cut := parts(item, code)) != [item]:
-                del pending[self._words]
-                for place, part in enumerate(cut, self._words):
-                    pending.insert(place, part)
-                continue
-            if not self._is_hibaris(item) or (self._words and self._chars + len(item.text) > MAX_CHARS):
-                self._closed = True
-                return
-            self._words += 1
-            self._chars += len(item.text)
-            self._closed = ends_sentence(item.text)
-            if self._waiting_since is None:
-                self._waiting_since = now
+        while not self._phrase.closed and (len(pending) > (place := len(self._phrase.units)) or self.feed.read_on(now)):
+            item = pending[place] if place < len(pending) else None  # what is read may be no whole word yet
+            if isinstance(item, Unit) and (cut := parts(item, self._language.code)) != [item]:
+                del pending[place]
+                for number, part in enumerate(cut, place):
+                    pending.insert(number, part)
+            elif item is not None:
+                self._phrase = self._phrase.followed_by(item if isinstance(item, Unit) and self._speaks(item) else None)
+        if self._phrase.units and self._waiting_since is None:
+            self._waiting_since = now
 
-    def _is_hibaris(self, unit: Unit) -> bool:
-        if all(map(is_silent, unit.text)) and not (self._words or self._before):
+    def _speaks(self, unit: Unit) -> bool:
+        """Whether a unit is hibari's."""
+        if unit.offsets[0] < self._fails_before or not _is_english(reader(unit.text, self._language.code)):
+            return False
+        if all(map(is_silent, unit.text)) and not (self._phrase.units or self._before):
             return False  # a pause without a sentence before it
         sounds = [to_alphabet(ipa, self._voice.british) for ipa in self.feed.ipa(unit)]
-        if not _is_english(reader(unit.text, self._language.code)) or None in sounds:
-            return False
         # The dictionary has no word for many symbols, which have names in espeak-ng.
         has_word = sounds or any(char.isascii() and char.isalnum() for char in unit.text)
-        return bool(has_word or self._voice.phonemes((unit.text,)).text.strip())
+        return None not in sounds and bool(has_word or self._voice.phonemes((unit.text,)).text.strip())
 
     def _begin(self, now: float) -> None:
         """Have those words spoken that are due."""
-        words = [unit for unit in list(self.feed.pending)[: self._words] if isinstance(unit, Unit)]
-        together, heard = due(
-            len(words),
-            closed=self._closed,
-            at_clause_end=ends_clause(words[-1].text),
-            left_s=self._left_s(now),
-            waited_s=now - (self._waiting_since or now),
-        )
+        together, heard = due(self._phrase, left_s=self._left_s(now), waited_s=now - (self._waiting_since or now))
         if not heard:
             return
-        units = [*self._before, *words[:together]]
+        words = self._phrase.units[:together]
         options, prosody = self._options, self._prosody
         wanted = Wanted(
             voice=self._voice,
             before=tuple(unit.text for unit in self._before),
             over=self._over,
-            words=tuple(unit.text for unit in words[:together]),
-            ipa=tuple(ipa for unit in units for ipa in self.feed.ipa(unit)),
+            words=tuple(unit.text for unit in words),
+            ipa=tuple(ipa for unit in (*self._before, *words) for ipa in self.feed.ipa(unit)),
             heard=heard,
             speed=within("speed", options.speed * prosody.speed),
             pitch=within("pitch", options.pitch * prosody.pitch),
             volume=prosody.volume,
             seed=options.seed or 0,
-            keep_ms=0 if self._options.leading_silence_ms is not None or self._audible else None,
+            keep_ms=0 if options.leading_silence_ms is not None or self._audible else None,
             leveler=self._hibari_leveler,
         )
-        self._speech = self._engine.begin(wanted)
-        self._wanted = wanted
+        if (speech := self._engine.begin(wanted)) is not None:
+            self._speech = wanted, speech
 
     def _take_speech(self) -> list[StepEvent]:
         """Write what a thread has spoken."""
-        if self._speech is None or self._wanted is None or not self._speech.done():
+        if self._speech is None or not self._speech[1].done():
             return []
-        wanted, speech, self._speech = self._wanted, self._speech, None
-        units = [unit for unit in (self.feed.pending.popleft() for _ in range(wanted.heard)) if isinstance(unit, Unit)]
-        self._words -= len(units)
-        self._chars -= sum(len(unit.text) for unit in units)
+        (wanted, speech), self._speech = self._speech, None
+        units, self._phrase = self._phrase.units[: wanted.heard], self._phrase.after(wanted.heard)
+        for _ in units:
+            self.feed.pending.popleft()
         now = time.monotonic()
-        self._waiting_since = now if self._words else None
+        self._waiting_since = now if self._phrase.units else None
         if (error := speech.exception()) is not None:
             logger.debug("hibari fails on a text ({}): espeak-ng speaks it", type(error).__name__)
             text, offsets = "".join(unit.text for unit in units), sum((unit.offsets for unit in units), ())
@@ -343,7 +243,7 @@ class HibariRequest(EspeakRequest):
             self._began = now - first / SAMPLE_RATE
         self.feed.write(pcm)
         self._audible = True
-        if self._closed and not self._words:
+        if self._phrase.closed and not self._phrase.units:
             self._forget_sentence()
 
         def ms(sample: int) -> int:
@@ -360,8 +260,7 @@ class HibariRequest(EspeakRequest):
         """What comes next is said without what was said before."""
         self._before.clear()
         self._over = NO_SAMPLES
-        self._words = self._chars = 0
-        self._closed = False
+        self._phrase = Phrase()
 
     def _left_s(self, now: float) -> float:
         """Audio that the listener has still to hear, if it plays without a gap."""

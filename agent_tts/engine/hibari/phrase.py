@@ -12,8 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agent_tts.engine.base import to_pcm16
+from agent_tts.engine.gain import FULL_SCALE, Leveler, amplify
+from agent_tts.engine.hibari.speech import HibariVoice
 from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.sound.silence import skipped
 from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS
+from agent_tts.text.feed import Unit
 from agent_tts.text.units import is_abbreviation
 
 FIRST_WORDS = 3  # words with which a text begins that is still being written
@@ -26,6 +31,7 @@ MAX_BEFORE = 12  # words that were heard and are spoken again, which bounds what
 
 FADE = round(0.010 * SAMPLE_RATE)  # samples of a cross-fade
 SEARCH = round(0.004 * SAMPLE_RATE)  # samples by which it moves to where both sounds are most alike: a period of 125 Hz
+NO_SAMPLES = np.zeros(0, np.float32)
 # Samples of silence behind the last word so far: in mid-phrase, where a clause ends as at a comma in a whole sentence,
 # and where a sentence ends.
 TAIL, CLAUSE_PAUSE, SENTENCE_PAUSE = (round(seconds * SAMPLE_RATE) for seconds in (0.040, 0.150, 0.350))
@@ -49,20 +55,36 @@ def pause_behind(word: str) -> int:
     return SENTENCE_PAUSE if ends_sentence(word) else CLAUSE_PAUSE if ends_clause(word) else TAIL
 
 
+class Phrase(NamedTuple):
+    """The next words of a sentence, as far as they are there."""
+
+    units: tuple[Unit, ...] = ()
+    closed: bool = False  # nothing comes that belongs to the sentence
+
+    def followed_by(self, unit: Unit | None) -> Phrase:
+        """With what comes behind it; None is what the voice does not speak."""
+        if unit is None or (self.units and sum(len(one.text) for one in (*self.units, unit)) > MAX_CHARS):
+            return Phrase(self.units, closed=True)
+        return Phrase((*self.units, unit), ends_sentence(unit.text))
+
+    def after(self, count: int) -> Phrase:
+        """Without its first words."""
+        return Phrase(self.units[count:], self.closed)
+
+
 class Due(NamedTuple):
     together: int = 0  # words to speak together with those before
     heard: int = 0  # of them, the first ones that are heard
 
 
-def due(waiting: int, *, closed: bool, at_clause_end: bool, left_s: float, waited_s: float) -> Due:
-    """Which of the words to speak now that wait; none: `Due()`.
+def due(phrase: Phrase, *, left_s: float, waited_s: float) -> Due:
+    """Which words of a phrase to speak now; none: `Due()`.
 
     Args:
-        closed: nothing comes that belongs to the sentence.
-        at_clause_end: the last of the words has a pause behind it.
         left_s: audio that the listener has not heard.
         waited_s: how long the first of the words has waited.
     """
+    waiting, closed = len(phrase.units), phrase.closed
     if waiting and left_s <= 0:
         if waiting > FIRST_MOST:
             return Due(FIRST_MOST, FIRST_MOST - 1)
@@ -70,8 +92,52 @@ def due(waiting: int, *, closed: bool, at_clause_end: bool, left_s: float, waite
             return Due()
     elif not (closed or (waiting > 1 and left_s < AHEAD_S) or (waiting and left_s < LOW_S)):
         return Due()
-    all_heard = closed or at_clause_end or waiting == 1
+    all_heard = closed or waiting == 1 or ends_clause(phrase.units[-1].text)
     return Due(waiting, waiting if all_heard else waiting - 1)
+
+
+class Spoken(NamedTuple):
+    pcm: bytes  # what is heard, pcm_s16le
+    words: tuple[tuple[int, int], ...]  # where each of the words that are heard sounds, in samples of `pcm`
+    over: NDArray[np.float32]  # how the sound would have gone on, to join the next one to
+
+
+class Wanted(NamedTuple):
+    """A part of a sentence to speak: everything that a thread needs."""
+
+    voice: HibariVoice
+    before: tuple[str, ...]  # words of the sentence that were heard
+    over: NDArray[np.float32]  # how their sound would have gone on
+    words: tuple[str, ...]  # those after them
+    ipa: tuple[str, ...]  # of each `SOUND` of all these words
+    heard: int  # of `words`, the first ones that are heard
+    speed: float = 1.0
+    pitch: float = 1.0
+    volume: float = 1.0
+    seed: int = 0
+    keep_ms: int | None = 0  # of the silence at its start; None: all
+    leveler: Leveler | None = None
+
+    def speak(self) -> Spoken:
+        """Raises whatever hibari raises on the text."""
+        all_words = self.before + self.words
+        samples, words, cuts = self.voice.speak(all_words, self.ipa, speed=self.speed, pitch=self.pitch, seed=self.seed)
+        count = len(self.before)
+        start = cuts[count - 1] if count else 0
+        last = count + self.heard
+        end = cuts[last - 1] + (pause_behind(self.words[-1]) if last == len(cuts) else 0)
+        made = joined(self.over, samples, start, min(end, len(samples)))
+        skips = skipped(_int16(made), SAMPLE_RATE, None if count else self.keep_ms)
+        made = made[skips:]
+        levelled = self.leveler.apply(_int16(made)) if self.leveler else made
+        first = start + skips
+        spans = tuple((max(0, word[0] - first), max(0, word[1] - first)) for word in words[count:last])
+        pcm = to_pcm16(amplify(levelled, self.volume) / np.float32(FULL_SCALE))
+        return Spoken(pcm, spans, samples[end : end + FADE + SEARCH])
+
+
+def _int16(samples: NDArray[np.float32]) -> NDArray[np.int16]:
+    return np.rint(np.clip(samples, -FULL_SCALE - 1, FULL_SCALE)).astype(np.int16)
 
 
 def joined(before: NDArray[np.float32], samples: NDArray[np.float32], start: int, end: int) -> NDArray[np.float32]:

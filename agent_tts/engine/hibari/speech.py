@@ -31,7 +31,7 @@ FASTEST = 2.0  # speed above which phonemes do not get shorter: their least leng
 EARLY_S = (
     0.050  # by which a phoneme sounds before its units: the median of 36 words after a silence, at speeds of 0.5 to 3
 )
-GAIN = 2.0  # brings the voices from -26 LUFS to the -20 of espeak-ng's, which speak in the same utterance
+GAIN = 1.8  # brings the voices from -26 LUFS to the -20.5 of espeak-ng's, which speak in the same node and utterance
 PUNCTUATION = frozenset(';:,.!?—…"()“” ')  # phonemes of a pause
 
 # Sounds that the alphabet of the dictionary has letters for (misaki's, as its README lists them).
@@ -82,7 +82,8 @@ class HibariVoice:
     """
 
     def __init__(self, name: str) -> None:
-        self.british = bool(voices.VOICES[name]["british"])
+        self.facts: dict[str, Any] = voices.VOICES[name]
+        self.british = bool(self.facts["british"])
         self._path = Path(voices.voice_path(name, download_missing=False))
         self._loading = threading.Lock()
         if not self._path.is_file():

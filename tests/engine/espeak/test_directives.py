@@ -25,7 +25,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[EspeakEngine]:
     engine = routed(EspeakEngine(Settings(), 4))
     yield engine

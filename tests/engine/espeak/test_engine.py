@@ -17,11 +17,14 @@ from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import SettingsError
 from agent_tts.messages import Audio, Cancel, Finished, OutOfText, StepCommand, StepEvent, Words
 from agent_tts.options import SpeechOptions
-from tests.engine.driver import FLUSH, Script, appended, assert_well_formed, routed, speak, speak_all, start_of
+from tests.engine.driver import FLUSH, Script, appended, routed, speak, speak_all, start_of
 from tests.examples import examples
 
 TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
 LONG = "The quick brown fox jumps over the lazy dog while the other animals of the wood look on in silence."
+
+
+NUMBERS, SLOW = "999,999 " * 12, SpeechOptions(speed=0.25)  # units that are spoken in halves
 
 
 pytestmark = pytest.mark.node
@@ -33,7 +36,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[EspeakEngine]:
     engine = routed(EspeakEngine(Settings(), 64))
     yield engine
@@ -80,11 +83,12 @@ def test_audio_does_not_depend_on_the_other_slots(engine: EspeakEngine) -> None:
         5: Script(list(LONG), SpeechOptions(voice="onyx", speed=1.4)),
         6: Script([LONG, FLUSH, TEXT], SpeechOptions(voice="en-us+f1", language="german", pitch=1.5)),
         7: Script(TEXT.split(), SpeechOptions(voice="en-us+whisper", speed=3.5)),
+        9: Script(list(NUMBERS), SLOW),
         63: Script([TEXT], SpeechOptions(voice="cmn")),
     }
     together = speak_all(engine, scripts)
     for slot, script in scripts.items():
-        alone = speak(engine, *script.pieces, options=script.options)
+        alone = speak(engine, *((NUMBERS,) if slot == 9 else script.pieces), options=script.options)
         assert together[slot].frames == alone.frames
         assert together[slot].words == alone.words
 
@@ -183,12 +187,19 @@ def test_word_times_match_the_sound(engine: EspeakEngine, speed: float) -> None:
             assert not len(between)
 
 
-def test_offsets_count_the_raw_text(engine: EspeakEngine) -> None:
-    text = "# Title\n**bold** `code` 世界 😀 end."
-    spoken = speak(engine, text)
-    found = [text[word.char_start : word.char_end] for word in spoken.words]
-    assert found[:3] == ["Title", "bold", "code"]
-    assert found[-1] == "end"
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# Title\n**bold** `code` 世界 😀 end.", "Title bold code 世 界 end"),
+        (
+            "My shop 🎉\nOpening hours\n\nFirst one.Second one! >90% → all",
+            "My shop Opening hours First one Second one 90 % all",
+        ),
+    ],
+)
+def test_offsets_count_the_raw_text(engine: EspeakEngine, text: str, words: str) -> None:
+    spoken = speak(engine, text, options=SpeechOptions(language="en"))
+    assert [text[word.char_start : word.char_end] for word in spoken.words] == words.split()
 
 
 def test_words_keep_their_offsets_in_parts_plain_letters_and_with_spaces_put_in(engine: EspeakEngine) -> None:
@@ -202,12 +213,6 @@ def test_words_keep_their_offsets_in_parts_plain_letters_and_with_spaces_put_in(
 
 
 # ---------------------------------------------------------------- contract of engines
-
-
-def test_all_frames_but_the_last_are_whole(engine: EspeakEngine) -> None:
-    spoken = speak(engine, TEXT)
-    assert_well_formed(spoken)
-    assert spoken.kinds[-1] == "end"
 
 
 def test_a_flush_outputs_all_audio_before_it(engine: EspeakEngine) -> None:
@@ -237,11 +242,10 @@ def test_a_text_without_words_ends_without_a_frame(engine: EspeakEngine, text: s
 
 
 def test_a_long_text_is_spoken_to_its_end(engine: EspeakEngine) -> None:
-    text = (LONG + " ") * 200
-    spoken = speak(engine, text[:20_000])
+    spoken = speak(engine, ((LONG + " ") * 50)[:5_000])
     assert spoken.kinds[-1] == "end"
-    assert spoken.seconds > 1_000
-    assert spoken.words[-1].char_end > 19_900
+    assert spoken.seconds > 250
+    assert spoken.words[-1].char_end > 4_900
 
 
 LENGTHY = {
@@ -252,7 +256,7 @@ LENGTHY = {
 }
 
 
-@pytest.mark.parametrize("speed", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("speed", [0.25, 4.0])
 @pytest.mark.parametrize("name", LENGTHY)
 def test_any_text_is_spoken_in_short_steps(engine: EspeakEngine, name: str, speed: float) -> None:
     """A step synthesises at most one unit, when less than two frames are left; every word is spoken."""
@@ -271,16 +275,6 @@ def test_any_text_is_spoken_in_short_steps(engine: EspeakEngine, name: str, spee
     assert all(earlier.char_end <= later.char_start for earlier, later in pairwise(told))
 
 
-def test_audio_of_long_numbers_does_not_depend_on_the_split_or_on_other_slots(engine: EspeakEngine) -> None:
-    options = SpeechOptions(speed=0.25)
-    text = "999,999 " * 12
-    whole = speak(engine, text, options=options)
-    scripts = {slot: Script([text], SpeechOptions(voice=voice)) for slot, voice in enumerate(("ja", "de", "cmn"))}
-    together = speak_all(engine, {**scripts, 9: Script(list(text), options)})
-    assert together[9].frames == whole.frames
-    assert together[9].words == whole.words
-
-
 def test_a_slot_released_in_mid_clause_starts_clean(engine: EspeakEngine) -> None:
     fresh = speak(engine, "next request")
     engine.step([start_of(0, SpeechOptions(voice="onyx")), *appended(0, LONG, flush=True)], {0})
@@ -288,11 +282,13 @@ def test_a_slot_released_in_mid_clause_starts_clean(engine: EspeakEngine) -> Non
     assert speak(engine, "next request").frames == fresh.frames
 
 
-def test_a_clause_that_the_library_refuses_fails_its_slot_alone(engine: EspeakEngine) -> None:
+def test_a_clause_that_the_library_refuses_fails_its_slot_alone(
+    engine: EspeakEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if the file of a voice were missing."""
     missing = SpeechOptions(language="de")
-    languages = engine._voices._by_code
-    languages["de"] = replace(languages["de"], path="gmw/none")
+    languages = engine._shared.voices._by_code
+    monkeypatch.setitem(languages, "de", replace(languages["de"], path="gmw/none"))
     expected = Finished(3, "error", code="internal", message="the engine failed on this context")
     engine.step([start_of(3, missing), *appended(3, LONG, flush=True), start_of(4, SpeechOptions())], ())
     assert engine.step([], {3, 4}) == [expected, OutOfText(4)]
@@ -338,14 +334,14 @@ def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None
     engine.step([start_of(63, SpeechOptions()), *appended(63, "Hi there ")], ())
     while OutOfText(63) not in engine.step([], {63}):
         pass
-    others = range(63)
+    others = range(20)
     fast = SpeechOptions(lead_ms=None, speed=0.25)
     inputs: list[StepCommand] = [
         each for s in others for each in (start_of(s, fast), *appended(s, "999999999999 " * 9, last=True))
     ]
     said = engine.step([*inputs, *appended(63, LONG, last=True)], {*others, 63})
     assert any(isinstance(output, Audio) and output.id == 63 for output in said)
-    assert len({output.id for output in said}) < 64
+    assert len({output.id for output in said}) < 21
     spoke = {output.id for output in said if isinstance(output, Audio)}
     for _ in range(500):
         if spoke == {*others, 63}:
@@ -446,12 +442,3 @@ def test_marks_behind_white_space_are_pauses(engine: EspeakEngine) -> None:
     slow, fast = rests(engine, "all mine 🎉\nall yours", speed=0.7), rests(engine, "all mine 🎉\nall yours", speed=1.5)
     assert slow[0] > 1.5 * fast[0]
     assert rests(engine, "all mine all yours") == []
-
-
-def test_words_around_line_breaks_have_their_offsets(engine: EspeakEngine) -> None:
-    text = "My shop 🎉\nOpening hours\n\nFirst one.Second one! >90% → all"
-    words = [
-        text[word.char_start : word.char_end]
-        for word in speak(engine, text, options=SpeechOptions(language="en")).words
-    ]
-    assert words == ["My", "shop", "Opening", "hours", "First", "one", "Second", "one", "90", "%", "all"]

@@ -14,7 +14,7 @@ NOISE = (np.random.default_rng(1).normal(size=9_000) * 6_000).astype(np.int16)
 
 
 def resample(*pieces: NDArray[np.int16]) -> NDArray[np.int16]:
-    resampler = ClauseResampler(SOURCE, TARGET)
+    resampler = ClauseResampler(SOURCE)
     return np.frombuffer(b"".join(map(resampler.push, pieces)) + resampler.push(NO_SAMPLES, last=True), "<i2")
 
 
@@ -40,7 +40,7 @@ def test_samples_do_not_depend_on_how_the_input_is_cut(cuts: list[int]) -> None:
 @given(lengths=st.lists(st.integers(0, 3_000), max_size=8))
 @examples(40)
 def test_at_most_42_ms_are_held_back(lengths: list[int]) -> None:
-    resampler = ClauseResampler(SOURCE, TARGET)
+    resampler = ClauseResampler(SOURCE)
     made = sum(len(resampler.push(NOISE[:length])) for length in lengths) // 2
     assert made > sum(lengths) * TARGET / SOURCE - 0.042 * TARGET
 

@@ -276,8 +276,8 @@ def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) ->
 
 def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stands still has the clause of slot 0."""
-    both_ready(engine._workers)
-    (first, _) = pids(engine._workers)
+    both_ready(engine._shared.workers)
+    (first, _) = pids(engine._shared.workers)
     os.kill(first, signal.SIGSTOP)
     engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
     alone = speak(engine, "one two three", slot=1)
@@ -290,11 +290,11 @@ def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeyp
 
 
 def test_a_job_of_a_released_slot_does_no_harm(engine: EspeakEngine) -> None:
-    both_ready(engine._workers)
+    both_ready(engine._shared.workers)
     fresh = speak(engine, "next request").frames
-    for pid in pids(engine._workers):
+    for pid in pids(engine._shared.workers):
         os.kill(pid, signal.SIGSTOP)
     engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
-    for pid in pids(engine._workers):
+    for pid in pids(engine._shared.workers):
         os.kill(pid, signal.SIGCONT)
     assert speak(engine, "next request").frames == fresh

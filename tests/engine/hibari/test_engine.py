@@ -16,6 +16,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.options import SpeechOptions
 from tests.engine.driver import FLUSH, Script, assert_well_formed, routed, speak, speak_all
 from tests.engine.espeak.test_engine import loud
+from tests.engine.test_gain import reference
 
 pytestmark = pytest.mark.node
 
@@ -25,6 +26,7 @@ TEXT = "I understand how frustrating that must be, and I will help you right awa
 @pytest.fixture(scope="module")
 def engine() -> Iterator[HibariEngine]:
     engine = routed(HibariEngine(Settings(), 64))
+    speak_all(engine, {number: Script(["Hello there."]) for number in range(4)})  # all its threads are there
     yield engine
     engine.close()
 
@@ -89,6 +91,25 @@ def test_what_is_not_english_is_espeaks_in_the_same_utterance(engine: HibariEngi
     words = {text[word.char_start : word.char_end]: word for word in spoken.words}
     assert {"word", "means", "hello,", "Привет", "well."} <= set(words)
     assert words["word"].end_ms <= words["means"].start_ms < words["Привет"].start_ms < words["well."].start_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("Guten Morgen, wie geht es Ihnen heute? Wir gehen in den Garten.", SpeechOptions(language="de")),
+        ("Bonjour, je voudrais réserver une table pour deux personnes ce soir.", SpeechOptions(language="fr")),
+        ("Buenos días, me gustaría reservar una mesa para dos personas.", SpeechOptions(language="es")),
+        ("Доброе утро, я хотел бы заказать столик на двоих сегодня вечером.", SpeechOptions(language="ru")),
+        ("早上好，我想预订今晚两个人的桌子。", SpeechOptions(language="zh")),
+        (TEXT, SpeechOptions(voice="en-us")),
+        (TEXT, SpeechOptions(voice="en-us+f3")),
+    ],
+)
+def test_what_espeak_says_is_as_loud(engine: HibariEngine, text: str, options: SpeechOptions) -> None:
+    """Its voices and languages differ by 5 LU: hibari's voice is in their middle."""
+    assert reference(speak(engine, text, options=options).pcm) == pytest.approx(
+        reference(speak(engine, TEXT).pcm), abs=3
+    )
 
 
 def test_another_language_is_espeaks(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:

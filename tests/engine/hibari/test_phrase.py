@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pytest
+import soxr
 from numpy.typing import NDArray
 
-from agent_tts.engine.hibari.engine import NO_SAMPLES, Wanted
 from agent_tts.engine.hibari.phrase import (
     AHEAD_S,
     FADE,
@@ -13,7 +16,11 @@ from agent_tts.engine.hibari.phrase import (
     FIRST_WORDS,
     LOW_S,
     MAX_BEFORE,
+    MAX_CHARS,
+    NO_SAMPLES,
     Due,
+    Phrase,
+    Wanted,
     due,
     ends_clause,
     ends_sentence,
@@ -21,12 +28,19 @@ from agent_tts.engine.hibari.phrase import (
 )
 from agent_tts.engine.hibari.speech import HibariVoice
 from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.text.feed import Unit
+from tests.recogniser import hearing
 
 NOTHING = Due()
 
 
+def unit(text: str) -> Unit:
+    return Unit(text, tuple(range(len(text))))
+
+
 def waits(words: int, *, closed: bool = False, clause: bool = False, left_s: float = 0.0, waited_s: float = 0.0) -> Due:
-    return due(words, closed=closed, at_clause_end=clause, left_s=left_s, waited_s=waited_s)
+    phrase = Phrase((unit("word, " if clause else "word "),) * words, closed)
+    return due(phrase, left_s=left_s, waited_s=waited_s)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +69,17 @@ def waits(words: int, *, closed: bool = False, clause: bool = False, left_s: flo
 )
 def test_the_words_that_are_due(found: Due, right: Due) -> None:
     assert found == right
+
+
+def test_a_phrase_ends_with_its_sentence_before_another_voice_and_where_it_is_long() -> None:
+    phrase = Phrase().followed_by(unit("I ")).followed_by(unit("see. "))
+    assert phrase == Phrase((unit("I "), unit("see. ")), closed=True)
+    assert phrase.after(1) == Phrase((unit("see. "),), closed=True)
+    assert Phrase().followed_by(None) == Phrase((), closed=True)
+    assert Phrase((unit("I "),)).followed_by(None) == Phrase((unit("I "),), closed=True)
+    long = unit("x" * MAX_CHARS)
+    assert Phrase().followed_by(long) == Phrase((long,))
+    assert Phrase((long,)).followed_by(unit("I ")) == Phrase((long,), closed=True)
 
 
 @pytest.mark.parametrize("word", ["end. ", "end.", "end!”) ", "end?", "end…", "end.' "])
@@ -88,55 +113,62 @@ def test_a_join_is_as_smooth_as_the_sound(late: int) -> None:
 
 
 TEXTS = (
-    "Sure, I can help you with that.",
+    "Would you like a table by the window or on the terrace?",
     "The next train to the airport leaves in twelve minutes from platform four.",
-    "One moment please, I am looking that up for you right now.",
-    "Your order left our warehouse this morning and should be with you by Thursday.",
-    "I am sorry to hear that, so let me see what I can do for you.",
+    "Your prescription is ready, and you can pick it up until eight o'clock.",
+    "There seems to be a problem with the payment, so it did not go through.",
+    "No problem at all, take all the time you need.",
 )
+NOISE_DB = -10  # on the line, against the speech
 
 
-def in_parts(voice: HibariVoice, text: str, size: int, *, joins: bool = True) -> NDArray[np.float64]:
-    """Lengths in ms of the words of a sentence, spoken `size` at a time, with or without the words before them."""
-    words = tuple(f"{word} " for word in text.split())
-    lengths: list[float] = []
-    over, at = NO_SAMPLES, 0
-    while at < len(words):
-        together = words[at : at + size + 1]
-        last = at + len(together) == len(words)
-        before = words[max(0, at - MAX_BEFORE) : at] if joins else ()
-        heard = len(together) if last else size
-        wanted = Wanted(
-            voice=voice,
-            before=before,
-            over=over if joins else NO_SAMPLES,
-            words=together,
-            ipa=(),
-            heard=heard,
-            speed=1.0,
-            pitch=1.0,
-            volume=1.0,
-            seed=0,
-            keep_ms=0,
-            leveler=None,
-        )
-        spoken = wanted.speak()
-        lengths += [(end - start) * 1_000 / SAMPLE_RATE for start, end in spoken.words]
-        over, at = spoken.over, at + heard
-    return np.array(lengths)
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_words_that_are_joined_are_as_long_as_in_the_whole_sentence(size: int) -> None:
+@cache
+def heart() -> HibariVoice:
     voice = HibariVoice("heart")
     voice.load()
+    return voice
 
+
+def whole(text: str) -> list[int]:
+    return [len(text.split())]
+
+
+def in_twos(text: str) -> list[int]:
+    return [2] * (len(text.split()) // 2) + [1] * (len(text.split()) % 2)
+
+
+@cache
+def spoken(text: str, cut: Callable[[str], list[int]], *, joins: bool) -> tuple[NDArray[np.int16], list[float]]:
+    """A sentence in parts: its sound, and how long each word is in ms. Without the rule each part is a text alone."""
+    words = tuple(f"{word} " for word in text.split())
+    pcm, lengths, over, at = b"", list[float](), NO_SAMPLES, 0
+    for size in cut(text):
+        before = words[max(0, at - MAX_BEFORE) : at] if joins else ()
+        part = Wanted(heart(), before, over, words[at : at + size + joins], (), heard=size).speak()
+        lengths += [(end - start) * 1_000 / SAMPLE_RATE for start, end in part.words]
+        pcm, over, at = pcm + part.pcm, part.over if joins else NO_SAMPLES, at + size
+    return np.frombuffer(pcm, "<i2"), lengths
+
+
+def test_words_that_are_joined_are_as_long_as_in_the_whole_sentence() -> None:
     def off_ms(*, joins: bool) -> float:
-        pairs = [(in_parts(voice, text, size, joins=joins), in_parts(voice, text, 99)) for text in TEXTS]
-        return float(np.mean(np.concatenate([np.abs(part - whole) for part, whole in pairs])))
+        pairs = [(spoken(text, in_twos, joins=joins)[1], spoken(text, whole, joins=True)[1]) for text in TEXTS]
+        return float(np.mean([abs(part - own) for some in pairs for part, own in zip(*some, strict=True)]))
 
     assert off_ms(joins=True) < 12
     assert off_ms(joins=False) > 18  # without the rule
+
+
+@pytest.mark.parametrize(("joins", "least", "most"), [(True, 0.0, 0.04), (False, 0.12, 1.0)])
+def test_joined_words_are_understood_on_a_noisy_line_and_parts_alone_are_not(
+    joins: bool, least: float, most: float
+) -> None:
+    """0 to 1.6 % wrong words, by the noise; without the rule 17 to 22 %."""
+    pause = np.zeros(SAMPLE_RATE * 3 // 10, np.int16)
+    sound = np.concatenate([piece for text in TEXTS for piece in (spoken(text, in_twos, joins=joins)[0], pause)])
+    line = soxr.resample(sound.astype(np.float32), SAMPLE_RATE, 8_000)
+    noise = np.random.default_rng(1).normal(0, np.sqrt(np.mean(line**2)) * 10 ** (NOISE_DB / 20), len(line))
+    assert least <= hearing().wer(" ".join(TEXTS), (line + noise).astype(np.int16), 8_000) <= most
 
 
 def test_without_a_sound_before_it_a_part_is_only_cut() -> None:
