@@ -17,6 +17,8 @@ from agent_tts.serve.access.supervisor_client import NO_SESSION, SupervisorClien
 from agent_tts.serve.node import Node
 from agent_tts.serve.transports.websocket import deny
 
+NO_REALTIME = "this node has no realtime sessions: they need agent.processes: 0"
+
 
 class AgentRelay:
     """An `Extension` of a supervised front, and the `Switchboard` of its routes: it asks those that run calls."""
@@ -30,12 +32,13 @@ class AgentRelay:
         app.state.agent = self
         app.include_router(routes)
         app.router.routes.append(WebSocketRoute(REALTIME, self._no_realtime))
+        for name in ("calls", "client_secrets"):
+            app.add_api_route(f"{REALTIME}/{name}", _no_calls, methods=["POST"], include_in_schema=False)
 
     async def _no_realtime(self, websocket: WebSocket) -> None:
         """A WebSocket stays in the front that took it."""
         node: Node = websocket.app.state.node
-        error = UnsupportedProtocol("this node has no realtime sessions: they need agent.processes: 0")
-        await deny(websocket, error, node.settings.timeouts.write_s)
+        await deny(websocket, UnsupportedProtocol(NO_REALTIME), node.settings.timeouts.write_s)
 
     async def start(self) -> None:
         """Nothing runs here."""
@@ -53,6 +56,10 @@ class AgentRelay:
 
     async def candidates(self, question: AddCandidates) -> None:
         await self._supervisor.ask(question)
+
+
+async def _no_calls() -> None:
+    raise UnsupportedProtocol(NO_REALTIME)
 
 
 def _refuse(_: AddCandidates) -> None:

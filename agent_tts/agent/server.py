@@ -14,6 +14,7 @@ from agent_tts.agent.calls import Calls
 from agent_tts.agent.detectors import share_models
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.realtime.endpoint import RealtimeEndpoint
+from agent_tts.agent.realtime.endpoint import routes as realtime_routes
 from agent_tts.agent.signalling import REALTIME, routes
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
@@ -47,7 +48,9 @@ class AgentServer:
             channel.handle(DescribeAgent, self._describe_to_others)
         app.state.agent = self
         app.include_router(routes)
-        app.router.routes.append(WebSocketRoute(REALTIME, RealtimeEndpoint(node, self.calls)))
+        self.realtime = app.state.realtime = RealtimeEndpoint(node, self.calls)
+        app.include_router(realtime_routes)
+        app.router.routes.append(WebSocketRoute(REALTIME, self.realtime))
 
     async def start(self) -> None:
         self.stt.start()
@@ -55,6 +58,7 @@ class AgentServer:
 
     async def close(self) -> None:
         await self.calls.close()
+        await self.realtime.close()
         await self.llm.close()
         await self.stt.close()
 

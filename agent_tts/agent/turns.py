@@ -149,11 +149,17 @@ class Turns(BaseObserver):
         self._tell({"kind": "interrupted", "turn": turn.number, "heard": turn.heard.strip(), "unheard": unheard})
         self._end("interrupted")
 
+    @property
+    def marks(self) -> dict[str, int]:
+        """Those of `MARKS` behind the first that the answer has so far, ms after the user's words."""
+        found = {} if self._turn is None else self._turn.marks()
+        return {name: ms for name, ms in found.items() if ms is not None and name != "user_stopped"}
+
     def _end(self, outcome: str) -> None:
+        marks = self.marks
         turn, self._turn = self._turn, None
         if turn is None:
             return
-        marks = {name: ms for name, ms in turn.marks().items() if ms is not None and name != "user_stopped"}
         for name, ms in marks.items():
             self._metrics.turn.labels(name).observe(ms / 1_000)
         if {"llm_first_token", "audio_first"} <= marks.keys():

@@ -224,6 +224,7 @@ def _cors(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
         allow_origins=allowed,
         allow_methods=["GET", "POST", "PATCH", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+        expose_headers=["Location"],
     )
 
 

@@ -65,12 +65,12 @@ class Caller(Arrivals):
 
     PATIENCE_S = 30.0
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = "chat") -> None:
         super().__init__()
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.connection.addTrack(self.microphone)
-        self.channel = self.connection.createDataChannel("chat")
+        self.channel = self.connection.createDataChannel(label)
         self.channel.on("message", self._on_message)
         self.channel.on("open", self._changed.set)
         self.connection.on("track", self._on_track)
@@ -158,9 +158,12 @@ class Caller(Arrivals):
         await self.connection.setLocalDescription(await self.connection.createOffer())
         return str(self.connection.localDescription.sdp)
 
-    async def accept(self, answer: dict[str, str]) -> None:
-        await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
+    async def connect(self, sdp: str) -> None:
+        await self.connection.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
         await self.wait(lambda: self.channel.readyState == "open")
+
+    async def accept(self, answer: dict[str, str]) -> None:
+        await self.connect(answer["sdp"])
         self._pinger = asyncio.create_task(self._ping())
         self.send("client-ready", {"version": "2.0.0", "about": {"library": "test"}})
         await self.message("bot-ready")
@@ -178,7 +181,7 @@ class Caller(Arrivals):
 
     def _on_message(self, data: str) -> None:
         message = json.loads(data)
-        if message.get("label") == "rtvi-ai":
+        if message.get("label") == "rtvi-ai" or self.channel.label != "chat":
             self.messages.append((time.monotonic(), message))
             self._changed.set()
 

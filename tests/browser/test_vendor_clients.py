@@ -9,12 +9,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
-from tests.browser.test_talk_agent import QUICK, WITHOUT_ECHO, microphone
+from tests.browser.test_talk_agent import LONG, QUICK, WITHOUT_ECHO, microphone
 from tests.measure.chromium import Page, chromium
 from tests.support import until
 
@@ -83,3 +85,48 @@ async def test_pipecats_client_is_told_at_once_why_it_may_not_call(tmp_path: Pat
         refusal = await page.js("call({ voice: 'nobody' }).then(() => 'taken', (error) => error.message)")
         assert refusal == "WebRTC offer rejected with status 400"
         assert json.dumps(page.requests).count("/api/agent/offer") == 1
+
+
+async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_path: Path) -> None:
+    """Over WebRTC the node has the sound: it says what was played, and keeps only the heard words.
+
+    Mutation: `Conversation.hushed` keeps all words.
+    """
+    async with (
+        running_llm(LONG, "It is open.", token_s=0.02) as llm,
+        running_agent(llm.url, hears=True) as agent,
+    ):
+        async with AsyncOpenAI(base_url=f"{agent.url}/v1", api_key="none") as client:
+            transcribed = {"audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+            made = await client.realtime.client_secrets.create(
+                session={"type": "realtime", "instructions": "Be brief."} | transcribed
+            )
+        secret = json.dumps(made.value)
+        async with running_client("openai", agent, tmp_path) as page:
+            await page.js(f"call({secret}, {{ type: 'realtime', output_modalities: ['audio'] }})")
+            of = "told.events.filter((event) => event.type === '{}')"
+            await page.until(f"{of.format('output_audio_buffer.stopped')}.length")
+            events: list[dict[str, Any]] = await page.js("told.events")
+            kinds = [event["type"] for event in events]
+            assert "response.output_audio.delta" not in kinds
+            assert "error" not in kinds
+            heard = [e["transcript"] for e in events if e["type"].endswith("input_audio_transcription.completed")]
+            assert heard == ["my train leaves at seven", "please open the window"]
+            order = ("output_audio_buffer.started", "output_audio_buffer.cleared", "conversation.item.truncated")
+            first = [kinds.index(kind) for kind in (*order, "output_audio_buffer.stopped")]
+            assert first == sorted(first)
+            cut, answered = (event["response"] for event in events if event["type"] == "response.done")
+            assert (cut["status"], answered["status"]) == ("cancelled", "completed")
+            assert 0 < int(answered["metadata"]["llm_first_token_ms"]) < int(answered["metadata"]["audio_first_ms"])
+            (truncated,) = (event for event in events if event["type"] == "conversation.item.truncated")
+            words = [
+                e for e in events if e["type"].endswith("transcript.delta") and e["item_id"] == truncated["item_id"]
+            ]
+            said = "".join(e["delta"] for e in words if e["start_time"] * 1_000 < truncated["audio_end_ms"])
+            assert llm.history() == [("user", heard[0]), ("assistant", said), ("user", heard[1])]
+            assert 0 < len(said.split()) < len(LONG.split())
+            assert llm.requests[0][0] == {"role": "system", "content": "Be brief."}
+            assert await page.js("told.track.kind === 'audio' && !told.track.muted")
+            await page.js("hangUp()")
+            await until(lambda: agent.calls == 0)
+            assert await page.js("call('ek_wrong').catch((error) => error.cause.status)") == 401

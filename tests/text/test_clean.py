@@ -11,6 +11,8 @@ import pytest
 
 from agent_tts.text import latex
 from agent_tts.text.clean import MAX_TAG, MAX_TARGET, Cleaner
+from agent_tts.text.normalize import RUNS, TABLES
+from agent_tts.text.spoken.vocabulary import column
 
 
 def passed(*pieces: str) -> list[tuple[str, int]]:
@@ -199,7 +201,7 @@ CASES = [
     ("می\u200cخواهم", "می\u200cخواهم"),
     ("3.14, 10:30, 1,000 and 50%", "3.14, 10:30, 1,000 and 50%"),
     # formulas
-    (r"Add \frac{1}{2} cup, 2\times3 and 5 \times 3", "Add 1 over 2 cup, 2 times 3 and 5 times 3"),
+    (r"Add \frac{1}{2} cup, 2\times3 and 5 \times 3", "Add one half cup, 2 times 3 and 5 times 3"),
     (r"So $x^2$ is ($x_1$), $E=mc^2$.", "So x squared is (x 1), E equals mc squared."),
     (r"\(a \leq b\) and \[ x = \sqrt{2} \] end", "a is at most b and x equals the square root of 2 end"),
     (r"$$x^2 + 1 = 0$$", "x squared plus 1 equals 0"),
@@ -314,25 +316,35 @@ def test_an_unclosed_link_is_skipped_up_to_a_limit() -> None:
 @pytest.mark.parametrize(
     ("language", "spoken"),
     [
-        ("de", "1 durch 2 plus x zum Quadrat"),
-        ("fr-ca", "1 sur 2 plus x au carré"),
-        ("zh", "2分之1 加 x的平方"),
-        ("ja", "2分の1 プラス xの二乗"),
-        ("ru", "1 делить на 2 плюс x в квадрате"),
-        ("tr", "1/2 + x²"),
+        (
+            "en",
+            "one half + 3 over 8, 1 and a half, 2 and two thirds, x to the power of one half, a over b, three quarters",
+        ),
+        ("de", "ein halb + 3 durch 8, 1 einhalb, 2 zwei Drittel, x hoch ein halb, a durch b, drei Viertel"),
+        ("fr-ca", "un demi + 3 sur 8, 1 et demi, 2 deux tiers, x puissance un demi, a sur b, trois quarts"),
+        ("zh", "2分之1 + 8分之3, 1 2分之1, 2 3分之2, x的2分之1次方, b分之a, 4分之3"),
+        ("ja", "2分の1 + 8分の3, 1 2分の1, 2 3分の2, xの2分の1乗, b分のa, 4分の3"),
+        (
+            "ru",
+            "одна вторая + 3 делить на 8, 1 с половиной, 2 и две трети, x в степени одна вторая, a делить на b, "
+            "три четвёртых",
+        ),
     ],
 )
-def test_formulas_are_said_in_the_language_of_the_text(language: str, spoken: str) -> None:
-    """In one without words for them, by signs."""
-    out: list[str] = []
-    cleaner = Cleaner(lambda ch, offset: out.append(ch), language)
-    for offset, ch in enumerate(r"$\frac{1}{2} + x^2$ "):
-        cleaner.push(ch, offset)
-    assert "".join(out) == f"{spoken} "
+def test_fractions_are_said_in_the_language_of_the_text(language: str, spoken: str) -> None:
+    """Those with a name by it, also behind a whole number."""
+    parts = (r"\frac{1}{2}", r"\frac38", r"1\tfrac{1}{2}", "2 2/3", "x^{1/2}", r"\dfrac{a}{b}", "3/4")
+    assert [latex.said(part, language) for part in parts] == re.split(r" \+ |, ", spoken)
+
+
+def test_formulas_are_said_by_signs_in_languages_without_words_for_them() -> None:
+    assert latex.said(r"\frac{1}{2} + x^2 \div y", "tr") == "1/2 + x² / y"
+    assert latex.said("a+b=c", "ja") == "a 足す b は c"
 
 
 def test_every_word_of_formulas_has_its_place() -> None:
     """All languages have words for all signs, and no word is read as a sign again."""
-    for words in latex._WORDS.values():
-        assert len(words.split("|")) == len(latex._SIGNS)
-        assert not set(words) & set("+-×=<>±≠≈≤≥/*^_\\")
+    for language in (*TABLES, *set(RUNS) - {"cmn"}):
+        words = {**column(language, "sign"), **column(language, "formula")}
+        assert set(words) >= {"over", *"²³^√<>±≠≈≤≥+-×=÷"}
+        assert not set("".join(words.values())) & set("+-×=<>±≠≈≤≥/*^_\\")

@@ -159,4 +159,4 @@ def test_work_is_linear() -> None:
             units.append(ch)
         units.flush()
 
-    assert not more_than_linear(product(_RUNS, [True, False]), feed, chars=200)
+    assert not more_than_linear(product(_RUNS, [True, False]), feed, chars=130)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ from agent_tts.speech.audio.encoding import Transcoder
 MIN_COMMIT_MS = 100  # OpenAI's
 MAX_ITEMS = 1_000  # of a conversation
 MAX_CHARS = 400_000  # of its texts, and of those that a response names; the oldest items are forgotten
+MAX_INPUT = 256  # items that a response names: each takes some microseconds of the event loop
 MAX_MESSAGE = 65_536  # characters of a message without audio: what it asks for may be echoed
 MAX_TURN_MS = 120_000  # a longer turn is cut here
 MAX_PENDING, MAX_PENDING_MS = 16, 2 * MAX_TURN_MS  # turns whose words are being recognised, and their audio: 8 MB
@@ -94,7 +95,12 @@ class Stop:
     """Stop the answer; nothing of it is wanted any more."""
 
 
-Order = Hear | Recognise | Forget | Detect | Answer | Stop
+@dataclass(frozen=True, slots=True)
+class Hush:
+    """Drop the sound that waits to be played. `Conversation.hushed` tells what was played."""
+
+
+Order = Hear | Recognise | Forget | Detect | Answer | Stop | Hush
 
 
 @dataclass(slots=True, eq=False)
@@ -144,12 +150,15 @@ class Response:
     id: str
     settings: SharedSettings
     extras: ResponseExtras
-    input: list[Item] | None  # None: the conversation
+    input: list[Item]  # what is asked
+    is_of_conversation: bool  # whether `input` is the conversation at the response's beginning
     output: list[Item] = field(default_factory=list)
     message: Item | None = None  # the text or speech of it, once there is any
     encoder: Transcoder | None = None
     is_asked: bool = False  # the language model was asked
     incomplete: dict[str, Any] | None = None  # `status_details` if the language model ended it early
+    began_ms: float = 0.0  # where its sound begins, on the clock of the user's audio
+    latencies: dict[str, str] = field(default_factory=dict)  # what its metadata tell besides the client's
 
 
 class Conversation:
@@ -161,6 +170,8 @@ class Conversation:
         deaf: why no speech is recognised; None if it is.
         make_id: a new id that begins with its argument.
         beta: speak the names of the API's beta.
+        plays: the sound of answers is not sent in messages but played to the client, as over WebRTC: the session tells
+            what was played, and the conversation which sound begins and ends.
     """
 
     def __init__(
@@ -171,12 +182,14 @@ class Conversation:
         make_id: Callable[[str], str],
         *,
         beta: bool = False,
+        plays: bool = False,
     ) -> None:
         self.session = session
         self._check_voice = check_voice
         self._deaf = deaf
         self._make_id = make_id
         self._beta = beta
+        self._plays = plays
         # Messages for the client and things to do, oldest first; the caller takes them.
         self.events: deque[Event] = deque()
         self.orders: deque[Order] = deque()
@@ -194,6 +207,11 @@ class Conversation:
         self._is_asked = False
         # Turns that are being recognised, those of deleted items included, the oldest first: how long they are, ms.
         self._recognising: deque[float] = deque()
+        # Answers whose sound is being played or waits for it, by the ids of their responses.
+        self._playing: dict[str, Item] = {}
+        # The user's audio so far, ms; and where in it the last answer or voice ended, None if nobody is waited for.
+        self._at_ms = 0.0
+        self._quiet_from_ms: float | None = None
         # Whether the client was told that nothing is heard.
         self._told_deaf = False
         self._id = make_id("sess")
@@ -202,7 +220,7 @@ class Conversation:
 
     def begin(self) -> None:
         """The first messages."""
-        self._tell("session.created", session=self._described())
+        self._tell("session.created", session=self.session.described(self._id))
         if self._beta:
             self._tell(
                 "conversation.created", conversation={"id": self._conversation_id, "object": "realtime.conversation"}
@@ -228,7 +246,9 @@ class Conversation:
 
     def _receive(self, message: Event) -> None:
         match message.get("type"):
-            case "session.update":
+            case "session.update" | "transcription_session.update" as kind:
+                if kind != "session.update" and self.session.responds:
+                    raise RealtimeError("invalid_value", "this is no transcription session", "type")
                 self._update(message.get("session"))
             case "input_audio_buffer.append":
                 self._append(checked(AppendedAudio, message).audio)
@@ -253,7 +273,9 @@ class Conversation:
             case "response.cancel":
                 self._cancel_by_client(message.get("response_id"))
             case "output_audio_buffer.clear":
-                raise RealtimeError("invalid_value", "output_audio_buffer.clear is for WebRTC", "type")
+                if not self._plays:
+                    raise RealtimeError("invalid_value", "output_audio_buffer.clear is for WebRTC", "type")
+                self._hush("client_cancelled")
             case kind:
                 raise RealtimeError("invalid_value", f"type: {str(kind)[:64]!r} is not known", "type")
 
@@ -261,11 +283,13 @@ class Conversation:
         if not isinstance(given, dict):
             raise RealtimeError("missing_required_parameter", "session: an object is needed", "session")
         session: SessionSettings = merged(self.session, from_beta(given), "session")
+        if session.type != self.session.type:
+            raise RealtimeError("invalid_value", "session.type: a session keeps its type", "session.type")
         self._check(session, "session")
         # The model is that of the connection, if it names one.
         self.session = session.model_copy(update={"model": self.session.model or session.model})
         self._detect()
-        self._tell("session.updated", session=self._described())
+        self._tell("session.updated", session=self.session.described(self._id))
 
     def _check(self, settings: SharedSettings, place: str) -> None:
         voice = settings.audio.output.voice
@@ -284,29 +308,26 @@ class Conversation:
             self._turn_id = None
             self._answer_turn()
 
-    def _described(self) -> dict[str, Any]:
-        session = self.session
-        found = session.model_dump() | {"object": "realtime.session", "id": self._id}
-        for side in (found["audio"]["input"], found["audio"]["output"]):
-            if side["format"]["type"] != "audio/pcm":
-                del side["format"]["rate"]
-            else:
-                side["format"]["rate"] = 24_000
-        found["audio"]["input"]["noise_reduction"] = None
-        return found
-
     # ------------------------------------------------------------ the user's speech
 
     def _append(self, audio: str) -> None:
-        pcm = decoded(audio)
+        self._hear(decoded(audio), self.session.audio.input.format)
+
+    def heard(self, pcm: bytes) -> None:
+        """More audio of the user that comes in no message: 24 kHz pcm_s16le."""
+        try:
+            self._hear(pcm, RealtimeFormat())
+        except RealtimeError as error:
+            self._send(error.event(None))
+
+    def _hear(self, audio: bytes, form: RealtimeFormat) -> None:
         if self._deaf is not None:
             if not self._told_deaf:
                 self._told_deaf = True
                 raise RealtimeError("speech_recognition_unavailable", self._deaf)
             return
-        form = self.session.audio.input.format
-        self._heard_ms += form.ms(len(pcm))
-        self.orders.append(Hear(pcm, form))
+        self._heard_ms += form.ms(len(audio))
+        self.orders.append(Hear(audio, form))
 
     def _commit(self) -> None:
         if self._deaf is not None:
@@ -350,9 +371,8 @@ class Conversation:
             return
         self._turn_id = self._make_id("item")
         self._tell("input_audio_buffer.speech_started", audio_start_ms=round(at_ms), item_id=self._turn_id)
-        response = self.response
-        if response is not None and detection.interrupt_response and response.extras.conversation == "auto":
-            self._cancel("turn_detected")
+        if detection.interrupt_response:
+            self._hush("turn_detected")
 
     def speech_stopped(self, at_ms: float) -> None:
         """The turn that has started ends."""
@@ -361,18 +381,36 @@ class Conversation:
             return
         self._tell("input_audio_buffer.speech_stopped", audio_end_ms=round(at_ms), item_id=self._turn_id)
         try:
-            self._turn(answers=detection.create_response)
+            self._turn(answers=detection.create_response and self.session.responds)
         except RealtimeError as error:
             self._turn_id = None
             self.orders.append(Forget())
             self._send(error.event(None))
             self._answer_turn()
 
+    def heard_until(self, at_ms: float) -> None:
+        """So much of the user's audio has been watched: an answer may be due that the session wants after a silence."""
+        self._at_ms = at_ms
+        detection = self.session.audio.input.turn_detection
+        idle_ms = detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
+        since_ms = self._quiet_from_ms
+        if since_ms is None or idle_ms is None or self.response is not None:
+            return
+        if self._playing or self._turn_id is not None or self._recognising:
+            self._quiet_from_ms = at_ms
+        elif at_ms - since_ms >= idle_ms:
+            self._quiet_from_ms = None
+            self._turn_id = self._make_id("item")
+            place = {"audio_start_ms": round(since_ms), "audio_end_ms": round(at_ms), "item_id": self._turn_id}
+            self._tell("input_audio_buffer.timeout_triggered", **place)
+            self._turn(answers=False)
+            self._respond(self.session, ResponseExtras(), None)
+
     def recognised(self, item_id: str, text: str, why: str | None = None) -> None:
         """The words of a turn; `why` they could not be recognised, None if they could."""
         if self._recognising:
             self._recognising.popleft()
-        inputs = self._items if self.response is None else [*self._items, *(self.response.input or ())]
+        inputs = self._items if self.response is None else [*self._items, *self.response.input]
         item = next((item for item in inputs if item.id == item_id), None)
         if item is not None:  # neither deleted nor forgotten
             self._understood(item, text, why)
@@ -385,7 +423,7 @@ class Conversation:
         if why is not None:
             error = {"type": "server_error", "code": "transcription_failed", "message": why, "param": None}
             self._tell("conversation.item.input_audio_transcription.failed", **place, error=error)
-        elif self.session.audio.input.transcription is not None:
+        elif self.session.audio.input.transcription is not None or not self.session.responds:
             usage = {"type": "duration", "seconds": 0.0}
             self._tell("conversation.item.input_audio_transcription.completed", **place, transcript=text, usage=usage)
         if item.answers and text and self.response is None:
@@ -491,16 +529,44 @@ class Conversation:
             )
         if self.response is not None and self.response.message is item:
             self._cancel("client_cancelled")
-        item.words = [(at_ms, word) for at_ms, word in item.words if at_ms < wanted.audio_end_ms]
+        self._keep_heard(item, wanted.audio_end_ms)
+
+    def _keep_heard(self, item: Item, end_ms: int) -> None:
+        item.words = [(at_ms, word) for at_ms, word in item.words if at_ms < end_ms]
         item.text = "".join(word for _, word in item.words)
-        item.audio_ms = wanted.audio_end_ms
-        self._tell("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=wanted.audio_end_ms)
+        item.audio_ms = end_ms
+        self._tell("conversation.item.truncated", item_id=item.id, content_index=0, audio_end_ms=end_ms)
+
+    # ------------------------------------------------------------ sound that is played
+
+    def _hush(self, reason: str) -> None:
+        """Stop the answer of the conversation that is being made or played."""
+        if self._playing:
+            self.orders.append(Hush())  # before the models are stopped, which takes longer
+        if self.response is not None and self.response.extras.conversation == "auto":
+            self._cancel(reason)
+
+    def hushed(self, played_ms: Mapping[str, int]) -> None:
+        """Of these responses no more is played than so much: the rest of their words leave the conversation."""
+        for response_id, item in self._playing.items():
+            self._tell("output_audio_buffer.cleared", response_id=response_id)
+            end_ms = played_ms.get(response_id, 0)
+            if end_ms < item.audio_ms and item in self._items:
+                self._keep_heard(item, end_ms)
+        self._playing.clear()
+
+    def played(self, response_id: str) -> None:
+        """All of a response was played."""
+        if self._playing.pop(response_id, None) is not None:
+            self._tell("output_audio_buffer.stopped", response_id=response_id)
 
     # ------------------------------------------------------------ responses
 
     def _ask(self, given: object) -> None:
         if not isinstance(given, dict):
             raise RealtimeError("invalid_value", "response: should be an object", "response")
+        if not self.session.responds:
+            raise RealtimeError("invalid_value", "a transcription session has no responses", "type")
         if self.response is not None:
             raise RealtimeError(
                 "conversation_already_has_active_response",
@@ -509,6 +575,9 @@ class Conversation:
             )
         given = from_beta(given)
         if isinstance(given.get("input"), list):
+            if len(given["input"]) > MAX_INPUT:
+                message = f"a response names at most {MAX_INPUT} items"
+                raise RealtimeError("array_above_max_length", message, "response.input")
             given["input"] = [item_from_beta(item) if isinstance(item, dict) else item for item in given["input"]]
         extras: ResponseExtras = checked(ResponseExtras, {k: v for k, v in given.items() if v is not None}, "response")
         settings: SharedSettings = merged(self.session, given, "response")
@@ -534,19 +603,23 @@ class Conversation:
 
     def _respond(self, settings: SharedSettings, extras: ResponseExtras, items: list[Item] | None) -> None:
         self._is_asked = self._is_asked and extras.conversation == "none"
-        self.response = Response(self._make_id("resp"), settings, extras, items)
+        asked = self._items if items is None else items
+        self.response = Response(self._make_id("resp"), settings, extras, list(asked), items is None)
         self._tell("response.created", response=self._summary(self.response, "in_progress"))
 
     def _go_on(self) -> None:
-        """Ask the language model, once all words before the response are recognised."""
+        """Ask the language model, once all words before the response are recognised; later turns are not its."""
         response = self.response
         if response is None or response.is_asked:
             return
-        items = self._items if response.input is None else response.input
+        items = response.input
+        if response.is_of_conversation:  # what was deleted or forgotten since is not asked
+            known = set(map(id, self._items))
+            items = [item for item in items if id(item) in known]
         if any(item.is_pending for item in items):
             return
         response.is_asked = True
-        prompt = list(messages(items))
+        prompt = messages(items)
         # System messages at the beginning belong to the instructions.
         first = next((at for at, each in enumerate(prompt) if each["role"] != "system"), len(prompt))
         instructions = [response.settings.instructions, *(each["content"] for each in prompt[:first])]
@@ -600,11 +673,21 @@ class Conversation:
             message.text += text
             self._delta("response.output_audio_transcript.delta", message, delta=text, start_time=word.at_s)
         if pcm:
-            if response.encoder is None:
-                form = response.settings.audio.output.format
-                response.encoder = Transcoder(form.encoding, form.hz)
-            self._audio(message, b"".join(payload for payload, _ in response.encoder.encode(pcm)))
+            if not message.audio_ms:
+                response.began_ms = self._at_ms
             message.audio_ms += len(pcm) / 48
+            self._sound(response, message, pcm)
+
+    def _sound(self, response: Response, message: Item, pcm: bytes) -> None:
+        if self._plays:
+            if response.id not in self._playing:
+                self._playing[response.id] = message
+                self._tell("output_audio_buffer.started", response_id=response.id)
+            return
+        if response.encoder is None:
+            form = response.settings.audio.output.format
+            response.encoder = Transcoder(form.encoding, form.hz)
+        self._audio(message, b"".join(payload for payload, _ in response.encoder.encode(pcm)))
 
     def _audio(self, message: Item, audio: bytes) -> None:
         if audio:
@@ -628,6 +711,11 @@ class Conversation:
         self._tell("response.function_call_arguments.delta", **place, delta=arguments)
         self._tell("response.function_call_arguments.done", **place, name=name, arguments=arguments)
         self._close(response, item, "completed")
+
+    def measured(self, marks: Mapping[str, int]) -> None:
+        """How many milliseconds after the user's words these marks of the answer came."""
+        if self.response is not None:
+            self.response.latencies = {f"{name}_ms": str(ms) for name, ms in marks.items()}
 
     def answered(self) -> None:
         """The answer has ended by itself."""
@@ -672,6 +760,7 @@ class Conversation:
                 self._delta("response.output_text.done", message, text=message.text)
             self._delta("response.content_part.done", message, part=_part(message))
             self._close(response, message, "completed" if status == "completed" else "incomplete")
+            self._quiet_from_ms = max(self._at_ms, response.began_ms + message.audio_ms)
         self.response = None
         self._tell("response.done", response=self._summary(response, status) | {"status_details": details})
         self._answer_turn()
@@ -691,7 +780,7 @@ class Conversation:
                 "output": {"format": {"type": output.format.type, "rate": output.format.hz}, "voice": output.voice}
             },
             "usage": None,
-            "metadata": response.extras.metadata,
+            "metadata": (response.latencies | (response.extras.metadata or {})) or None,
         }
 
     # ------------------------------------------------------------ messages
@@ -720,12 +809,14 @@ def _part(item: Item, *, empty: bool = False) -> dict[str, Any]:
     return {"type": "audio", "transcript": text} if item.is_audio else {"type": "text", "text": text}
 
 
-def messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
+def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """The conversation in the form of chat completions, which want each result right behind its call.
 
-    A call without a result, a result without a call and a message without text are left out.
+    A call without a result, a result without a call and a message without text are left out. What the assistant says
+    in a row is one message, with its calls: servers that check roles refuse two.
     """
     results = {item.call_id: item.text for item in items if item.type == "function_call_output"}
+    found: list[dict[str, Any]] = []
     calls: list[Item] = []
     for item in [*items, None]:
         if item is not None and item.type == "function_call":
@@ -733,12 +824,23 @@ def messages(items: Sequence[Item]) -> Iterator[dict[str, Any]]:
                 calls.append(item)
             continue
         if calls:
-            yield {"role": "assistant", "tool_calls": [_call(call) for call in calls]}
-            for call in calls:
-                yield {"role": "tool", "tool_call_id": call.call_id, "content": results[call.call_id]}
+            _say(found, {"role": "assistant", "tool_calls": [_call(call) for call in calls]})
+            found += [
+                {"role": "tool", "tool_call_id": call.call_id, "content": results[call.call_id]} for call in calls
+            ]
             calls = []
         if item is not None and item.type == "message" and item.text:
-            yield {"role": item.role, "content": item.text}
+            _say(found, {"role": item.role, "content": item.text})
+    return found
+
+
+def _say(found: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    last = found[-1] if found else {}
+    if last.get("role") == message["role"] == "assistant" and "tool_calls" not in last:
+        texts = [each["content"] for each in (last, message) if "content" in each]
+        found[-1] = message | {"content": "\n".join(texts)}
+    else:
+        found.append(message)
 
 
 def _call(item: Item) -> dict[str, Any]:

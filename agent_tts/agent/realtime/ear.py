@@ -64,7 +64,7 @@ class Ear:
         self._unseen = bytearray()
         self._kept = bytearray()
         # All audio that was watched, ms.
-        self._position_ms = 0.0
+        self.position_ms = 0.0
         # How turns are detected; None: not at all.
         self._detection: Detection | None = None
         # The detectors of voice and of complete turns; None until they are needed.
@@ -99,7 +99,7 @@ class Ear:
             window = bytes(self._unseen[:WINDOW])
             del self._unseen[:WINDOW]
             self._kept += window
-            self._position_ms += WINDOW / PER_MS
+            self.position_ms += WINDOW / PER_MS
             if self._detection is None:
                 continue
             was_in_turn = self._in_turn
@@ -107,8 +107,8 @@ class Ear:
             if not was_in_turn and not self._in_turn:
                 self._trim(self._detection)
             elif was_in_turn != self._in_turn:
-                start_ms = self._position_ms - len(self._kept) / PER_MS
-                yield self._in_turn, start_ms if self._in_turn else self._position_ms
+                start_ms = self.position_ms - len(self._kept) / PER_MS
+                yield self._in_turn, start_ms if self._in_turn else self.position_ms
         if self._detection is None:
             del self._kept[: -MAX_TURN_MS * PER_MS]
 

@@ -1,18 +1,33 @@
-"""`GET /v1/realtime`: who may begin a session, and its refusal in OpenAI's form."""
+"""OpenAI's Realtime API: who may begin a session over a WebSocket or WebRTC, and its refusal in OpenAI's form."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import json
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from fastapi import APIRouter, Request, Response
+from loguru import logger
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.realtime.ear import DetectorTurns
-from agent_tts.agent.realtime.session import RealtimeSession
-from agent_tts.errors import SpeechError
+from agent_tts.agent.realtime.rtc_line import RtcLine
+from agent_tts.agent.realtime.session import RealtimeSession, WebSocketLine, check_voice, new_id
+from agent_tts.agent.realtime.shapes import OPENAI_VOICES, RealtimeError, SessionSettings, Shape, checked, merged
+from agent_tts.agent.signalling import REALTIME
+from agent_tts.errors import Internal, InvalidRequest, SpeechError
+from agent_tts.protocol.validation import NOT_JSON, parse
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes import multipart
+from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as
+from agent_tts.serve.transports import sdp
 from agent_tts.serve.transports.websocket import CLOSE_CODES, deny
 
 if TYPE_CHECKING:
@@ -22,17 +37,22 @@ SUBPROTOCOL = "realtime"
 # Subprotocols by which browsers, which set no headers, send a key and ask for the beta.
 KEY = "openai-insecure-api-key."
 BETA = "openai-beta.realtime-v1"
+MAX_CARRIED = 6_000  # bytes of a packed session in a client secret, which clients send in a header
+MAX_SESSION = 65_536  # and of one that is not packed
 
 
 class RealtimeEndpoint:
-    """The ASGI application of the route."""
+    """Sessions of a node, over WebSockets and WebRTC."""
 
     def __init__(self, node: Node, calls: Calls) -> None:
         self._node = node
         self._calls = calls
         self._detectors = DetectorTurns()
+        # Sessions over WebRTC: each ends what belongs to it.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application of the WebSocket's route."""
         offered: list[str] = scope.get("subprotocols", [])
         key = next((each.removeprefix(KEY) for each in offered if each.startswith(KEY)), None)
         if key is not None:
@@ -40,15 +60,16 @@ class RealtimeEndpoint:
         websocket = WebSocket(scope, receive, send)
         beta = BETA in offered or websocket.headers.get("openai-beta") == "realtime=v1"
         try:
-            client = await self._node.guard.identify(websocket, token_ok=True)
+            client = await self._node.guard.identify(websocket, token_ok=True, secret_ok=True)
+            start = self.start(websocket.query_params, client)
             async with self._calls.admitted("realtime", client) as owner:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+                line = WebSocketLine(self._node, websocket, send)
                 session = RealtimeSession(
-                    self._node, websocket, send, client, self._calls.deaf, self._detectors, beta=beta
+                    self._node, line, client, start, self._calls.deaf, self._detectors, beta=beta and start.responds
                 )
-                llm = await self._calls.llm.service(for_client=True)
-                await session.serve(self._calls.parts(llm, session, owner))
+                await self._serve(session, owner)
         except SpeechError as error:
             self._node.metrics.refused.labels(error.code).inc()
             write_s = self._node.settings.timeouts.write_s
@@ -58,3 +79,131 @@ class RealtimeEndpoint:
             with contextlib.suppress(Exception):  # the client may be gone
                 async with asyncio.timeout(write_s):
                     await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message[:120])
+
+    def start(
+        self, query: Mapping[str, str], client: Client, given: Mapping[str, Any] | None = None
+    ) -> SessionSettings:
+        """The settings with which a session begins: the node's, those of a client secret, those that are given.
+
+        Raises `InvalidRequest`.
+        """
+        settings = SessionSettings(instructions=self._node.settings.agent.llm.instructions, model=query.get("model"))
+        asked = {"type": "transcription"} if query.get("intent") == "transcription" else {}
+        carried = json.loads(unpacked(client.carried)) if client.carried else {}
+        try:
+            for more in (asked, carried, given or {}):
+                settings = merged(settings, more, "session")
+            voice = settings.audio.output.voice
+            if voice is not None and voice not in OPENAI_VOICES:
+                check_voice(self._node, voice)
+        except RealtimeError as error:
+            raise InvalidRequest(error.message, error.param) from None
+        return settings
+
+    async def call(self, offer: sdp.Offer, client: Client, start: SessionSettings) -> tuple[str, str]:
+        """Begin a session over WebRTC; returns its id and the answer to the offer. Raises `SpeechError`."""
+        async with contextlib.AsyncExitStack() as resources:
+            owner = await resources.enter_async_context(self._calls.admitted("realtime", client))
+            line = RtcLine(self._node, client)
+            resources.push_async_callback(line.close, 1000)
+            session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors, sound=line)
+            try:
+                async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
+                    answer = await line.answer(offer)
+            except TimeoutError:
+                raise Internal("the offer was not answered in time") from None
+            owned = resources.pop_all()
+            call_id = new_id("rtc")
+            task = asyncio.create_task(self._live(session, line, owner, owned), name=f"realtime call {call_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return call_id, answer
+
+    async def close(self) -> None:
+        """End all sessions over WebRTC."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _live(
+        self, session: RealtimeSession, line: RtcLine, owner: int, resources: contextlib.AsyncExitStack
+    ) -> None:
+        async with resources:
+            try:
+                await self._serve(session, owner)
+            except SpeechError as error:
+                logger.info("agent: a realtime call cannot begin: {}", error.message)
+            except Exception:  # noqa: BLE001 - a failed session ends its own call
+                logger.exception("agent: a realtime call failed")
+        for one in (session, line):  # they hold each other: see `call._dismantle`
+            asyncio.get_running_loop().call_later(LEFT_S, vars(one).clear)
+
+    async def _serve(self, session: RealtimeSession, owner: int) -> None:
+        llm = await self._calls.llm.service(for_client=True)
+        await session.serve(self._calls.parts(llm, session, owner))
+
+
+class ExpiresAfter(Shape):
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(600, ge=10, le=7_200)
+
+
+class ClientSecretBody(Shape):
+    """OpenAI's request of a client secret."""
+
+    expires_after: ExpiresAfter = ExpiresAfter()
+    session: dict[str, Any] = Field({})
+
+
+routes = APIRouter(prefix=REALTIME, tags=["realtime"], responses=ERRORS)
+
+
+@routes.post("/client_secrets", openapi_extra=json_body(ClientSecretBody))
+async def create_client_secret(request: Request, client: Authorized) -> dict[str, Any]:
+    """A key for a page that begins realtime sessions of this kind, until it expires."""
+    endpoint: RealtimeEndpoint = request.app.state.realtime
+    given = await read_as(request, lambda body: parse(body, NOT_JSON) if body else {})
+    try:
+        body: ClientSecretBody = checked(ClientSecretBody, given)
+    except RealtimeError as error:
+        raise InvalidRequest(error.message, error.param) from None
+    settings = endpoint.start({}, client, body.session)
+    content = zlib.compress(json.dumps(body.session).encode())
+    if len(content) > MAX_CARRIED:
+        raise InvalidRequest(
+            f"session: at most {MAX_CARRIED} bytes when packed: send the rest by session.update", "session"
+        )
+    value, expires_at = node_of(request).guard.issue_secret(client, body.expires_after.seconds, content)
+    return {"value": value, "expires_at": round(expires_at), "session": settings.described(new_id("sess"))}
+
+
+_OFFER = {"requestBody": {"required": True, "content": {"application/sdp": {}, multipart.CONTENT_TYPE: {}}}}
+
+
+@routes.post("/calls", status_code=201, response_class=Response, openapi_extra=_OFFER)
+async def create_call(request: Request) -> Response:
+    """Begin a realtime session over WebRTC: an offer, alone or in a form with `session`; returns the answer's SDP."""
+    node, endpoint = node_of(request), request.app.state.realtime
+    client = await node.guard.identify(request, token_ok=True, secret_ok=True)
+    content_type = request.headers.get("content-type", "")
+    if content_type.startswith(multipart.CONTENT_TYPE):
+        form = await read_as(request, lambda body: multipart.parse(content_type, body))
+        text, session = _text(form.get("sdp", "")), parse(_text(form.get("session", "{}")), "session: JSON is needed")
+    else:
+        text, session = await read_as(request, _text), {}
+    start = endpoint.start(request.query_params, client, session)
+    if not start.responds:
+        raise InvalidRequest("a call is no transcription session: use the WebSocket", "session.type")
+    call_id, answer = await endpoint.call(sdp.read_offer(text, microphone=True), client, start)
+    location = {"Location": f"{REALTIME}/calls/{call_id}"}
+    return Response(answer, 201, location, media_type="application/sdp")
+
+
+def _text(part: str | bytes) -> str:
+    return part if isinstance(part, str) else part.decode(errors="replace")
+
+
+def unpacked(content: bytes) -> bytes:
+    """What a client secret carries; it was made here."""
+    return zlib.decompressobj().decompress(content, MAX_SESSION)

@@ -1,12 +1,14 @@
-"""A realtime session: a WebSocket, a pipeline of the node's models, and the rules of `Conversation` between them."""
+"""A realtime session: a line to its client, a pipeline of the node's models, the rules of `Conversation` between."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from collections.abc import Callable, Mapping
+from functools import partial
 from secrets import token_hex
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from loguru import logger
 from pipecat.adapters.llm.schemas.tools_schema import AdapterType, ToolsSchema
@@ -44,12 +46,18 @@ from agent_tts.agent.realtime.conversation import (
     Detect,
     Forget,
     Hear,
+    Hush,
     Order,
     Recognise,
     Stop,
 )
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear, Resampler
-from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, SharedSettings, Tool
+from agent_tts.agent.realtime.shapes import (
+    OPENAI_VOICES,
+    SessionSettings,
+    SharedSettings,
+    Tool,
+)
 from agent_tts.agent.turns import Turns
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
@@ -78,6 +86,81 @@ PIECE_S, PIECE_WORK_S, FRAME_WORK_S, STOP_WORK_S, ITEM_WORK_S = 0.2, 0.001, 0.00
 ANSWER_FAILED = "the answer could not be made: see the node's log"
 RECOGNITION_FAILED = "speech recognition failed: see the node's log"
 MAX_EVENTS = 64  # messages that wait for the client; nothing is read or said meanwhile
+
+
+class Line(Protocol):
+    """How one client is reached; a WebSocket here, WebRTC in `rtc_line`."""
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the client has left."""
+
+    async def room(self) -> None:
+        """Wait until a message can be sent. Raises OSError: the client has left; `SlowConsumer`: it reads nothing."""
+
+    def send(self, texts: list[str], size: int) -> None:
+        """Send messages of so many characters; to be called after `room`."""
+
+    def cut(self) -> None:
+        """End the connection at once."""
+
+    async def close(self, code: int) -> None:
+        """End the connection in order, with a WebSocket's close code."""
+
+
+class PlaysSound(Line, Protocol):
+    """A line with sound of its own both ways."""
+
+    # Called when sound may have been played to its end.
+    on_played: Callable[[], None]
+
+    async def voice(self) -> bytes | None:
+        """More of the user's voice, 24 kHz pcm_s16le; None when the client has left."""
+
+    def play(self, response_id: str, pcm: bytes) -> None:
+        """Play more of a response, 24 kHz pcm_s16le."""
+
+    def end(self, response_id: str) -> None:
+        """All of a response was given to `play`, if any. Idempotent."""
+
+    def hush(self) -> Mapping[str, int]:
+        """Drop what was not played; returns how much was of each response that was playing or waiting, ms."""
+
+    def played(self) -> list[str]:
+        """Responses that were played to their end since the last call."""
+
+    def gone(self) -> str | None:
+        """Why the client cannot be reached any more; None if it can."""
+
+
+class WebSocketLine:
+    """A client on a WebSocket that was accepted."""
+
+    def __init__(self, node: Node, websocket: WebSocket, send: Send) -> None:
+        self._websocket = websocket
+        self._write_s = node.settings.timeouts.write_s
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
+        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
+        self._clock = asyncio.get_running_loop().time
+        self._allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, self._clock())
+
+    async def receive(self) -> str | bytes | None:
+        return await next_message(self._websocket, self._allowed, self._clock)
+
+    async def room(self) -> None:
+        await self._writer.room()
+
+    def send(self, texts: list[str], size: int) -> None:
+        self._connection.write(texts)
+        self._writer.wrote(size, 0.0)
+
+    def cut(self) -> None:
+        self._writer.cut()
+
+    async def close(self, code: int) -> None:
+        with contextlib.suppress(Exception):  # the client may be gone
+            async with asyncio.timeout(self._write_s):
+                await self._websocket.close(code)
 
 
 class Asks(FrameProcessor):
@@ -155,8 +238,7 @@ class WritesAnswer(_OfAnswer):
         elif isinstance(frame, LLMTextFrame):
             conversation.written(frame.text)
         elif isinstance(frame, LLMFullResponseEndFrame):
-            conversation.answered()
-            self._session.turns.finished()
+            self._session.answered()
         self._session.changed()
         return True
 
@@ -174,41 +256,49 @@ class Speaks(_OfAnswer):
             for word in words:
                 turns.heard(word.text if word.joined else f" {word.text}")
             conversation.spoken(words, audio)
+            self._session.play(audio)
         elif isinstance(frame, LLMFullResponseEndFrame):
-            conversation.answered()
-            turns.finished()
+            self._session.answered()
         self._session.changed()
         return False
 
 
 class RealtimeSession(BaseTransport):
-    """One session, from the accepted WebSocket to its end; Pipecat's transport of its own pipeline."""
+    """One session, from its client's connection to its end; Pipecat's transport of its own pipeline.
+
+    Args:
+        sound: the line, if it has sound of its own.
+    """
 
     def __init__(
         self,
         node: Node,
-        websocket: WebSocket,
-        send: Send,
+        line: Line,
         client: Client,
+        start: SessionSettings,
         deaf: str | None,
         detectors: DetectorTurns,
         *,
-        beta: bool,
+        beta: bool = False,
+        sound: PlaysSound | None = None,
     ) -> None:
         super().__init__()
         agent = node.settings.agent
         self._node = node
-        self._websocket = websocket
-        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
-        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
-        self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
+        self._line = line
+        self._sound = sound
+        if sound is not None:
+            sound.on_played = self.changed
+        # The response whose sound was given to `_sound` last.
+        self._sounding = ""
         # One is for reading, and what that has the models do; one for writing.
         share = node.fair_queue.share(client.key_id)
         self._flow, self._encoder = Flow(share), Flow(share)
         # The ends of the pipeline: what the client asks for goes in, what it gets comes out.
         self._asks, self._speaks = Asks(self), Speaks(self)
-        start = SessionSettings(instructions=agent.llm.instructions, model=websocket.query_params.get("model"))
-        self.conversation = Conversation(start, self._check_voice, deaf, _new_id, beta=beta)
+        self.conversation = Conversation(
+            start, partial(check_voice, node), deaf, new_id, beta=beta, plays=sound is not None
+        )
         self._ear = Ear(agent, detectors)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
         self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -244,6 +334,8 @@ class RealtimeSession(BaseTransport):
         work = {"reader": self._read(), "writer": self._write()}
         if call.stt is not None:
             work["recogniser"] = self._recognise(call.stt)
+        if self._sound is not None:
+            work["listener"] = self._listen(self._sound)
         self._tasks = [asyncio.create_task(task, name=f"{name} of call {call.id}") for name, task in work.items()]
         self.changed()
         try:
@@ -253,7 +345,7 @@ class RealtimeSession(BaseTransport):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._ear.close()
-            await self._close()
+            await self._line.close(1012 if self._node.service.draining else self._close_code)
 
     def _gone(self) -> str | None:
         for task in self._tasks:
@@ -264,6 +356,8 @@ class RealtimeSession(BaseTransport):
                     return "the client has left" if error is None else "the client does not read"
                 logger.opt(exception=error).error("agent: the {} failed", task.get_name())
                 return "a fault of the node"
+        if self._sound is not None and (why := self._sound.gone()) is not None:
+            return why
         if self._loop.time() - self._active_at > self._node.settings.agent.idle_s:
             self._close_code = 1000
             return "nothing was said for too long"
@@ -271,16 +365,35 @@ class RealtimeSession(BaseTransport):
             return "the node is shutting down"
         return None
 
-    def _check_voice(self, voice: str) -> None:
-        self._node.service.resolve(SpeechOptions(voice))
-
     # ------------------------------------------------------------ to the client
 
     def changed(self) -> None:
-        """The conversation may have something to send."""
+        """The conversation may have something to send, or sound was played to its end."""
+        for response_id in () if self._sound is None else self._sound.played():
+            self.conversation.played(response_id)
         if self.conversation.events:
             self._active_at = self._loop.time()
             self._has_events.set()
+
+    def play(self, pcm: bytes) -> None:
+        """Play more of the answer, on a line that does."""
+        response = self.conversation.response
+        if self._sound is not None and response is not None and pcm:
+            self._sounding = response.id
+            self._sound.play(response.id, pcm)
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        self.conversation.measured(self.turns.marks)
+        self.conversation.answered()
+        self.turns.finished()
+        self._end_sound()
+
+    def _end_sound(self) -> None:
+        """No more sound of an answer follows, if it is over."""
+        response = self.conversation.response
+        if self._sound is not None and (response is None or response.id != self._sounding):
+            self._sound.end(self._sounding)
 
     async def room(self) -> None:
         """Wait until little waits for the client."""
@@ -294,7 +407,7 @@ class RealtimeSession(BaseTransport):
         try:
             while True:
                 while events:
-                    await self._writer.room()
+                    await self._line.room()
                     async with self._encoder:
                         self._send_some()
                     self._has_room.set()
@@ -304,7 +417,7 @@ class RealtimeSession(BaseTransport):
             return
         except SlowConsumer:
             self._node.metrics.refused.labels("slow_consumer").inc()
-            self._writer.cut()
+            self._line.cut()
             raise
 
     def _send_some(self) -> None:
@@ -314,28 +427,30 @@ class RealtimeSession(BaseTransport):
         while not texts or (events and size < WRITE_BYTES and self._encoder.has_time()):
             texts.append(json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":")))
             size += len(texts[-1])
-        self._connection.write(texts)
-        self._writer.wrote(size, 0.0)
-
-    async def _close(self) -> None:
-        with contextlib.suppress(Exception):  # the client may be gone
-            async with asyncio.timeout(self._node.settings.timeouts.write_s):
-                await self._websocket.close(1012 if self._node.service.draining else self._close_code)
+        self._line.send(texts, size)
 
     # ------------------------------------------------------------ from the client
 
     async def _read(self) -> None:
         """Take the client's messages until it leaves."""
-        clock = self._loop.time
-        allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, clock())
         while True:
             await self.room()
-            message = await next_message(self._websocket, allowed, clock)
+            message = await self._line.receive()
             if message is None:
                 return
-            async with self._flow:
-                self.conversation.receive(message)
-            await self._settle()
+            async with self._obeying:  # audio of messages and of the line is heard one after another
+                async with self._flow:
+                    self.conversation.receive(message)
+                self.changed()
+                await self._obey_all()
+
+    async def _listen(self, sound: PlaysSound) -> None:
+        """Hear the client's voice until it leaves."""
+        while (pcm := await sound.voice()) is not None:
+            async with self._obeying:
+                self.conversation.heard(pcm)
+                self.changed()
+                await self._obey_all()
 
     async def failed(self, message: str) -> None:
         """A processor of the pipeline reports an error."""
@@ -361,6 +476,9 @@ class RealtimeSession(BaseTransport):
                     await self._flow.wait(PIECE_WORK_S)
                     async for starts, at_ms in self._ear.hear(audio[start : start + size], form):
                         await self._turned(starts, at_ms)
+                    self.conversation.heard_until(self._ear.position_ms)
+                    self.changed()
+                    await self._obey_all()  # a turn ends here, if one does
             case Detect(detection):
                 await self._ear.detect(detection)
             case Forget():
@@ -371,7 +489,11 @@ class RealtimeSession(BaseTransport):
                 else:
                     pcm = await asyncio.to_thread(Resampler(heard.format).push, heard.audio, last=True)
                 self._heard.put_nowait((item_id, pcm))
+            case Hush():
+                if self._sound is not None:
+                    self.conversation.hushed(self._sound.hush())
             case Stop():
+                self._end_sound()
                 await self._asks.started.wait()
                 await self._flow.wait(STOP_WORK_S)
                 await self._asks.broadcast_interruption()
@@ -414,7 +536,7 @@ class RealtimeSession(BaseTransport):
         voice = output.voice or agent.voice
         if voice in OPENAI_VOICES:
             try:
-                self._check_voice(voice)
+                check_voice(self._node, voice)
             except UnknownVoice:
                 voice = agent.voice
         if self._voice != (voice, output.speed):
@@ -470,5 +592,11 @@ def _function(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _new_id(kind: str) -> str:
+def check_voice(node: Node, voice: str) -> None:
+    """Raises `SpeechError` for a voice that the node lacks."""
+    node.service.resolve(SpeechOptions(voice))
+
+
+def new_id(kind: str) -> str:
+    """A new id that begins with its kind."""
     return f"{kind}_{token_hex(10)}"

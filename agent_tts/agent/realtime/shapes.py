@@ -95,7 +95,8 @@ class ServerVad(Shape):
     silence_duration_ms: int = Field(500, ge=50, le=10_000)
     create_response: bool = True
     interrupt_response: bool = True
-    idle_timeout_ms: None = Field(None, description="not supported")
+    # An answer follows after so long a silence behind the last one.
+    idle_timeout_ms: int | None = Field(None, ge=5_000, le=30_000)
 
 
 class SemanticVad(Shape):
@@ -154,8 +155,27 @@ class SharedSettings(Shape):
 
 
 class SessionSettings(SharedSettings):
-    type: Literal["realtime"] = "realtime"
+    type: Literal["realtime", "transcription"] = "realtime"
     model: str | None = None
+
+    @property
+    def responds(self) -> bool:
+        """Whether it answers, not only transcribes."""
+        return self.type == "realtime"
+
+    def described(self, session_id: str) -> dict[str, Any]:
+        """The session as clients get it."""
+        found = self.model_dump() | {"object": "realtime.session", "id": session_id}
+        for side in (found["audio"]["input"], found["audio"]["output"]):
+            if side["format"]["type"] != "audio/pcm":
+                del side["format"]["rate"]
+            else:
+                side["format"]["rate"] = 24_000
+        found["audio"]["input"]["noise_reduction"] = None
+        if self.responds:
+            return found
+        heard = {"type": self.type, "audio": {"input": found["audio"]["input"]}}
+        return heard | {"object": "realtime.transcription_session", "id": session_id}
 
 
 class Content(Shape):
@@ -188,7 +208,7 @@ class ResponseExtras(Shape):
 
     conversation: Literal["auto", "none"] = "auto"
     metadata: dict[str, str] | None = None
-    input: list[NewItem | ItemReference] | None = None
+    input: list[Annotated[NewItem | ItemReference, Field(discriminator="type")]] | None = None
 
 
 class CreateItem(Shape):
@@ -224,9 +244,9 @@ def checked(shape: type[Shape], fields: object, field: str = "") -> Any:
 
 
 # Fields whose null is a value. Elsewhere null is a field that is not given.
-_NULLABLE = frozenset({"turn_detection", "transcription"})
+_NULLABLE = frozenset({"turn_detection", "transcription", "idle_timeout_ms", "language", "prompt"})
 # Objects that are merged; others are replaced.
-_MERGED = frozenset({"audio", "input", "output"})
+_MERGED = frozenset({"audio", "input", "output", "turn_detection", "transcription"})
 
 
 def merged(settings: SharedSettings, given: Mapping[str, Any], field: str) -> Any:
@@ -238,10 +258,14 @@ def _merge(known: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if value is None and name not in _NULLABLE:
             continue
-        if name in _MERGED and isinstance(value, dict) and isinstance(known.get(name), dict):
-            value = _merge(known[name], value)
-        elif name == "turn_detection" and isinstance(value, dict):
-            value = {key: each for key, each in value.items() if each is not None}
+        if name in _MERGED and isinstance(value, dict):
+            before = known.get(name) or {}
+            if name == "turn_detection" and value.get("type") != before.get("type", "server_vad"):
+                # Another kind of detection begins with its own defaults; one without a kind changes the present one.
+                before = before if value.get("type") is None else {}
+            if name == "turn_detection":
+                before = {"type": "server_vad"} | before
+            value = _merge(before, value)
         known[name] = value
     return known
 

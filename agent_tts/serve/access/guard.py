@@ -18,7 +18,7 @@ from agent_tts.config.settings import Settings, is_loopback
 from agent_tts.errors import RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.access.fleet_counts import MAX_DEBT, spend
-from agent_tts.serve.access.keys import Keys, Tokens
+from agent_tts.serve.access.keys import CLIENT_SECRET, Keys, Tokens
 from agent_tts.serve.access.ledger import NO_TOKEN
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import SupervisorClient
@@ -33,6 +33,7 @@ class Client:
 
     key_id: str | None  # a digest of the API key, to compare and never to log; None without authentication
     token: Token | None = None  # the one-time token of this key that was given in its place
+    carried: bytes | None = None  # by the client secret that was given in its place
 
 
 class Permit(ExitStack):
@@ -90,18 +91,22 @@ class Guard(Budget):
         query: Mapping[str, str],
         *,
         token_ok: bool = False,
+        secret_ok: bool = False,
         key_query: str | None = None,
     ) -> Client:
         """The client behind a request, from its headers (names in lower case) and query.
 
         Args:
             token_ok: whether a one-time token may replace the key; `admit` or `redeem` uses it up.
+            secret_ok: whether a client secret may.
             key_query: the query parameter that may hold the key itself, if any.
 
         Raises:
             Unauthorized: the origin is not allowed, or the key or token is missing or wrong.
         """
         self._check_host_and_origin(headers)
+        if secret_ok and _key_in(headers).startswith(CLIENT_SECRET):
+            return self._check_secret(_key_in(headers))
         if not self._keys:
             return Client(None)
         token = query.get("token")
@@ -110,14 +115,21 @@ class Guard(Budget):
         return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
 
     async def identify(
-        self, connection: HTTPConnection, *, token_ok: bool = False, key_query: str | None = None
+        self,
+        connection: HTTPConnection,
+        *,
+        token_ok: bool = False,
+        secret_ok: bool = False,
+        key_query: str | None = None,
     ) -> Client:
         """The client behind a request, whose connection counts as a client's from now on. Cancelling it is safe.
 
         Raises `Unauthorized` as `authorize` does, with the same arguments; `RateLimited` if the key sends too many
         requests; `AtCapacity` if clients have no place left, or the ledger does not answer.
         """
-        client = self.authorize(connection.headers, connection.query_params, token_ok=token_ok, key_query=key_query)
+        client = self.authorize(
+            connection.headers, connection.query_params, token_ok=token_ok, secret_ok=secret_ok, key_query=key_query
+        )
         try:
             await self.ledger.request(client.key_id)
         except SpeechError as error:
@@ -133,6 +145,14 @@ class Guard(Budget):
     def issue_token(self, client: Client) -> tuple[str, float]:
         """A one-time token for a browser, and its lifetime in seconds."""
         return self._tokens.issue(client.key_id, self._clock() + _epoch(), self._token_ttl_s), self._token_ttl_s
+
+    def issue_secret(self, client: Client, ttl_s: float, content: bytes) -> tuple[str, float]:
+        """A client secret that carries some bytes, and when it expires, in seconds since 1970.
+
+        Who has it may open sessions as the client until then.
+        """
+        now = self._clock() + _epoch()
+        return self._tokens.issue_secret(client.key_id, now, ttl_s, content), now + ttl_s
 
     def operates(self, client: Client) -> bool:
         """Whether a client may see what all clients do.
@@ -156,6 +176,14 @@ class Guard(Budget):
             raise Unauthorized(NO_TOKEN)
         key_id, checked = found
         return Client(key_id, replace(checked, expires_at=checked.expires_at - epoch))
+
+    def _check_secret(self, secret: str) -> Client:
+        found = self._tokens.check_secret(secret, self._clock() + _epoch())
+        if found is None:
+            raise Unauthorized(
+                "the client secret is unknown or expired: POST /v1/realtime/client_secrets gives a new one"
+            )
+        return Client(found[0], carried=found[1])
 
     def key_of(self, headers: Mapping[str, str]) -> str | None:
         """The digest of the API key in a request's headers; None without one that is right."""
@@ -289,7 +317,6 @@ def _key_in(headers: Mapping[str, str]) -> str:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of an origin, if it has any."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -23,6 +23,8 @@ SECRET_BYTES = 32
 _BODY = struct.Struct("!8sd16s")
 _MAC_BYTES = 16
 
+CLIENT_SECRET = "ek_"  # what a client secret begins with, as OpenAI's do: its clients look for it
+
 
 class Keys:
     """The keys of some settings, by their ids: digests, to compare and never to log or show."""
@@ -92,19 +94,39 @@ class Tokens:
 
     def check(self, token: str, now: float) -> tuple[str, Token] | None:
         """The id of its key, and the token; None unless it was issued for one of the keys and has not expired."""
-        try:
-            signed = base64.b64decode(token.encode(), b"-_", validate=True)
-        except (binascii.Error, UnicodeEncodeError):
-            return None
-        body, mac = signed[: _BODY.size], signed[_BODY.size :]
-        if not hmac.compare_digest(mac, self._mac(body)):
+        body = self._signed(token, b"token")
+        if body is None or len(body) != _BODY.size:
             return None
         tag, expires_at, number = _BODY.unpack(body)
         key_id = self._keys.get(tag)
         return None if key_id is None or now >= expires_at else (key_id, Token(number.hex(), expires_at))
 
+    def issue_secret(self, key_id: str | None, now: float, ttl_s: float, content: bytes) -> str:
+        """A new client secret of a key, or of none: it can be used until it expires, and carries some bytes."""
+        body = _BODY.pack(self._tag(key_id or ""), now + ttl_s, secrets.token_bytes(16)) + content
+        return CLIENT_SECRET + base64.urlsafe_b64encode(body + self._mac(body, b"secret")).decode().rstrip("=")
+
+    def check_secret(self, secret: str, now: float) -> tuple[str | None, bytes] | None:
+        """The id of its key, and the bytes; as `check`. One that was issued for no key is good while there is none."""
+        text = secret.removeprefix(CLIENT_SECRET)
+        body = self._signed(text + "=" * (-len(text) % 4), b"secret")
+        if body is None or len(body) < _BODY.size:
+            return None
+        tag, expires_at, _ = _BODY.unpack_from(body)
+        known: dict[bytes, str | None] = dict(self._keys) or {self._tag(""): None}
+        return (known[tag], body[_BODY.size :]) if tag in known and now < expires_at else None
+
+    def _signed(self, text: str, kind: bytes) -> bytes | None:
+        """What was signed as a token of this kind; None if it was not."""
+        try:
+            signed = base64.b64decode(text.encode(), b"-_", validate=True)
+        except (binascii.Error, UnicodeEncodeError):
+            return None
+        body, mac = signed[:-_MAC_BYTES], signed[-_MAC_BYTES:]
+        return body if hmac.compare_digest(mac, self._mac(body, kind)) else None
+
     def _tag(self, key_id: str) -> bytes:
         return hmac.digest(self._secret, b"key" + key_id.encode(), "sha256")[:8]
 
-    def _mac(self, body: bytes) -> bytes:
-        return hmac.digest(self._secret, b"token" + body, "sha256")[:_MAC_BYTES]
+    def _mac(self, body: bytes, kind: bytes = b"token") -> bytes:
+        return hmac.digest(self._secret, kind + body, "sha256")[:_MAC_BYTES]

@@ -72,12 +72,16 @@ class SpeechConnection:
         flow = Flow(node.fair_queue.share(client.key_id))
         self.guard = PeerGuard(self.connection, node.metrics, flow, node.settings.limits.message_bytes)
         # Sends the track, and receives its RTCP.
-        transceiver = self.connection.addTransceiver("audio", direction="sendrecv" if microphone else "sendonly")
+        direction = "sendrecv" if microphone else "sendonly"
+        self._transceiver = self.connection.addTransceiver("audio", direction=direction)
         self._sender = SpeechSender(
-            transceiver, self.track, node.packet_clock, node.metrics.rtc_lateness.observe, on_fault
+            self._transceiver, self.track, node.packet_clock, node.metrics.rtc_lateness.observe, on_fault
         )
-        # The client's voice.
-        self.microphone: MediaStreamTrack = transceiver.receiver.track
+
+    @property
+    def microphone(self) -> MediaStreamTrack | None:
+        """The client's voice; None before the answer, or if it sends none."""
+        return self._transceiver.receiver.track
 
     async def answer(self, offer: Offer) -> str:
         """Negotiate; returns the SDP of the answer, with all of the node's candidates.

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from agent_tts.text.spoken.shared import fractions, invariable, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import numeric_dates, words
+from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("Januar Februar März April Mai Juni Juli August September Oktober November Dezember")
 _SHORT = words("Jan Feb Apr Jun Jul Aug Sep Sept Okt Nov Dez")
@@ -25,18 +26,10 @@ _FEMININE = re.compile(r".*(?:e|ung|heit|keit|ion|tät|schaft|ik|zahl|woche|pers
 _NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm Euro Tage Monate Jahre Genie Knie See")}
 
 # fmt: off
-_UNITS = {
-    "km/h": "Kilometer pro Stunde", "m/s": "Meter pro Sekunde", "km": "Kilometer", "m": "Meter", "m²": "Quadratmeter",
-    "km²": "Quadratkilometer", "cm": "Zentimeter", "mm": "Millimeter", "kg": "Kilogramm", "g": "Gramm",
-    "mg": "Milligramm", "l": "Liter", "L": "Liter", "ml": "Milliliter", "°C": "Grad Celsius", "°F": "Grad Fahrenheit",
-    "°": "Grad", "GB": "Gigabyte", "MB": "Megabyte", "TB": "Terabyte", "KB": "Kilobyte", "W": "Watt",
-    "kW": "Kilowatt", "MW": "Megawatt", "V": "Volt", "Hz": "Hertz", "kHz": "Kilohertz", "MHz": "Megahertz",
-    "GHz": "Gigahertz", "dB": "Dezibel", "Mbit/s": "Megabit pro Sekunde", "m³": "Kubikmeter",
-}
 _WORDS = {
     "z.B.": "zum Beispiel", "d.h.": "das heißt", "usw.": "und so weiter", "bzw.": "beziehungsweise", "Dr.": "Doktor",
     "Prof.": "Professor", "ca.": "circa", "inkl.": "inklusive", "ggf.": "gegebenenfalls", "Nr.": "Nummer",
-    "=": "gleich", "+": "plus", "vgl.": "vergleiche", "&": "und", "×": "mal", "÷": "geteilt durch",
+    "vgl.": "vergleiche",
 }
 # fmt: on
 
@@ -66,40 +59,16 @@ class _German(Table):
 
 @cache
 def table(*, dative: bool = False) -> Table:
-    hour, minute = Noun("Stunde", "Stunden", "f"), Noun("Minute", "Minuten", "f")
-    cent = Noun("Cent", "Cent")
-    euro, dollar = (Noun("Euro", "Euro"), cent), (Noun("Dollar", "Dollar"), cent)
     return _German(
         "de",
         dative=dative,
         point=",",
         groups=". ",
-        point_word="Komma",
-        percent=Noun("Prozent", "Prozent"),
-        currencies=money(
-            eur=euro,
-            usd=dollar,
-            gbp=(Noun("Pfund", "Pfund"), Noun("Penny", "Pence")),
-            jpy=(Noun("Yen", "Yen"), None),
-            inr=(Noun("Rupie", "Rupien", "f"), None),
-            aud=(Noun("australischer Dollar", "australische Dollar"), cent),
-            cad=(Noun("kanadischer Dollar", "kanadische Dollar"), cent),
-        )
-        | {"Euro": euro, "Dollar": dollar},  # "2 Mio. Euro"
-        hundredths_join=" ",
         scales={word: Noun(word, word, "f") for word in ("Million", "Millionen", "Milliarde", "Milliarden")}
         | dict.fromkeys(("Mio.", "Mio"), Noun("Million", "Millionen", "f"))
         | dict.fromkeys(("Mrd.", "Mrd"), Noun("Milliarde", "Milliarden", "f")),
-        units=invariable(_UNITS)
-        | {
-            "kWh": Noun("Kilowattstunde", "Kilowattstunden", "f"),
-            "t": Noun("Tonne", "Tonnen", "f"),
-            **dict.fromkeys(("h", "Std"), hour),
-            **dict.fromkeys(("min", "Min"), minute),
-            **dict.fromkeys(("s", "Sek"), Noun("Sekunde", "Sekunden", "f")),
-            "ms": Noun("Millisekunde", "Millisekunden", "f"),
-        },
-        words=_WORDS,
+        currency_words={"Euro": "€", "Dollar": "$"},  # "2 Mio. Euro"
+        abbreviations=_WORDS,
         rules=(
             rule(
                 rf"(\d{{1,2}})\.\ ?({any_of([*MONTHS, *_SHORT])})\.?(?:\ (\d{{4}}))?",
@@ -125,18 +94,10 @@ def table(*, dative: bool = False) -> Table:
                 lambda match, _: f"{cardinal(int(match[1].replace('.', '')), 'de')} Euro",
             ),
         ),
-        to=" bis ",
-        score=" zu ",
         per={"Monat": "pro Monat", "Jahr": "pro Jahr", "Tag": "pro Tag", "Stunde": "pro Stunde", "Std.": "pro Stunde"},
-        fractions=fractions("ein halb", "ein Drittel", "zwei Drittel", "ein Viertel", "drei Viertel")
-        | {"1 1/2": "eineinhalb", "24/7": "vierundzwanzig sieben"},
-        mixed=fractions("einhalb", "ein Drittel", "zwei Drittel", "ein Viertel", "drei Viertel"),
-        number_word="Nummer",
         number_signs=("Nr.",),
-        address_signs=signs("Punkt", "Minus", "Unterstrich", "Schrägstrich", "plus", "ät"),
         phones=r"0\d{2,4}[\ /-]\d{3,9}(?:[\ -]\d{1,4})?",
         labels=r"(?:\w*nummer|\w*code|pin|tan|plz|postleitzahl|endziffern)(?: ist| lautet)?|endet auf|rufen sie|notruf",
-        half=("ein halb", "eine halbe"),
         part=lambda each: Noun(f"{each}l".capitalize(), f"{each}l".capitalize()),
         roman_after=frozenset(("kapitel", "band", "teil", "akt")),
         metre=" ",

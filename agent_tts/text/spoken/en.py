@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import fractions, invariable, money, regular, signs, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import words
+from agent_tts.text.spoken.table import Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.vocabulary import Noun, column
 
 MONTHS = words("January February March April May June July August September October November December")
 _SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
@@ -32,9 +33,7 @@ _NUMBERS = (
     "order|account|card|phone|telephone|tracking|reference|booking|confirmation|reservation|case|ticket|policy|customer"
     "|membership|member|serial|routing|invoice|claim|passport|patient"
 )
-_SQUARED = (("m", "meter", "meters"), ("km", "kilometer", "kilometers"), ("ft", "foot", "feet"))
 
-_FRACTIONS = fractions("one half", "one third", "two thirds", "one quarter", "three quarters")
 # Words before a decade; behind others "40s" is of seconds.
 _DECADES = frozenset(("the", "his", "her", "their", "my", "your", "our", "early", "mid", "late", "and"))
 
@@ -51,23 +50,13 @@ _SPELLED = frozenset((
 # fmt: on
 
 _PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon", "lb": "pound"}
-_PER |= {word: word for word in ["month", "year", "hour", "week", "day", "night", "person", "user", "minute", "item"]}
+_PER |= {word: word for word in words("month year hour week day night person user minute item")}
 _SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillion": "T tn"}  # after an amount of money
 
 # fmt: off
-_UNITS = {
-    "km/h": "kilometer per hour", "mph": "mile per hour", "kph": "kilometer per hour", "km": "kilometer", "m": "meter",
-    "cm": "centimeter", "mm": "millimeter", "mi": "mile", "yd": "yard", "kg": "kilogram", "g": "gram",
-    "mg": "milligram", "lb": "pound", "lbs": "pound", "oz": "ounce", "l": "liter", "L": "liter", "ml": "milliliter",
-    "mL": "milliliter", "gal": "gallon", "ms": "millisecond", "sec": "second", "min": "minute", "mins": "minute",
-    "hr": "hour", "hrs": "hour", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
-    "Mbps": "megabit per second", "Gbps": "gigabit per second", "W": "watt", "kW": "kilowatt", "MW": "megawatt",
-    "V": "volt", "dB": "decibel", "px": "pixel", "°": "degree", "°C": "degree Celsius", "°F": "degree Fahrenheit",
-}
 _WORDS = {
     "Dr.": "Doctor", "Mr.": "Mister", "Mrs.": "Missus", "Prof.": "Professor", "vs.": "versus", "e.g.": "for example",
-    "i.e.": "that is", "approx.": "approximately", "=": "equals", "+": "plus", "&": "and", "@": "at", "×": "times",
-    "÷": "divided by",
+    "i.e.": "that is", "approx.": "approximately", "@": "at",
 }
 # fmt: on
 
@@ -77,26 +66,9 @@ def table(*, day_first: bool = False) -> Table:
     first, second = (day, month) if day_first else (month, day)
     return Table(
         "en",
-        percent=Noun("percent", "percent"),
-        currencies=money(
-            usd=(Noun("dollar", "dollars"), Noun("cent", "cents")),
-            eur=(Noun("euro", "euros"), Noun("cent", "cents")),
-            gbp=(Noun("pound", "pounds"), Noun("penny", "pence")),
-            jpy=(Noun("yen", "yen"), None),
-            inr=(Noun("rupee", "rupees"), Noun("paisa", "paise")),
-            aud=(Noun("Australian dollar", "Australian dollars"), Noun("cent", "cents")),
-            cad=(Noun("Canadian dollar", "Canadian dollars"), Noun("cent", "cents")),
-        ),
-        hundredths_join=" and ",
         scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")}
         | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
-        units=regular(_UNITS)
-        | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
-        | {"kWh": Noun("kilowatt hour", "kilowatt hours"), "mAh": Noun("milliamp hour", "milliamp hours")}
-        | {"ft": Noun("foot", "feet"), "in.": Noun("inch", "inches")}
-        | {f"{unit}²": Noun(f"square {noun}", f"square {nouns}") for unit, noun, nouns in _SQUARED}
-        | {"m³": Noun("cubic meter", "cubic meters"), "h": Noun("hour", "hours")},
-        words=_WORDS,
+        abbreviations=_WORDS,
         rules=(
             rule(r"(?P<year>\d{4})-(?P<month>0\d|1[0-2])-(?P<day>[0-2]\d|3[01])", _date),
             *(
@@ -122,14 +94,17 @@ def table(*, day_first: bool = False) -> Table:
             rule(r"(\d{4})(s?)", _year_alone),
             rule(r"[A-Z]{2,6}s?|IoT", _spelled),
         ),
-        to=" to ",
         per={sign: f"per {word}" for sign, word in _PER.items()},
-        number_word="number",
         number_signs=("No.", "#"),
-        fractions=_FRACTIONS | {"24/7": "twenty four seven"},
-        mixed=fractions("and a half", "and a third", "and two thirds", "and a quarter", "and three quarters"),
-        address_signs=signs("dot", "dash", "underscore", "slash", "plus", "at")
-        | {":": "colon", "~": "tilde", "?": "question mark", "=": "equals", "&": "and", "#": "hash", "%": "percent"},
+        address_signs={
+            ":": "colon",
+            "~": "tilde",
+            "?": "question mark",
+            "=": "equals",
+            "&": "and",
+            "#": "hash",
+            "%": "percent",
+        },
         phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
         labels=rf"(?:code|pin|passcode|extension|otp|(?:{_NUMBERS}) (?:number|no\.|id))(?: is| was)?"
         r"|(?:number|zip|id) is|end(?:s|ing) (?:in|with)|digits(?: are)?|dial",
@@ -161,7 +136,7 @@ def _date(match: re.Match[str], _: str) -> str:
 
 
 def _date_on(match: re.Match[str], before: str) -> str | None:
-    if match[0] in _FRACTIONS and before != "on":
+    if match[0] in column("en", "fraction") and before != "on":
         return None
     return _date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, fractions, invariable, money, numeric_dates, regular, signs, words
-from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre")
 _FEMININE = re.compile(r".*(?:as?|ión|iones|dad(?:es)?|tud(?:es)?|umbres?)|noche|noches|vez|veces|mano|manos|mujer|luz")
@@ -15,17 +16,9 @@ _NO_NOUN = frozenset(
 )
 
 # fmt: off
-_UNITS = {
-    "km/h": "kilómetro por hora", "m/s": "metro por segundo", "km": "kilómetro", "m": "metro", "cm": "centímetro",
-    "mm": "milímetro", "kg": "kilo", "g": "gramo", "mg": "miligramo", "l": "litro", "L": "litro", "ml": "mililitro",
-    "°C": "grado Celsius", "°F": "grado Fahrenheit", "°": "grado", "min": "minuto", "s": "segundo", "seg": "segundo",
-    "kWh": "kilovatio hora", "W": "vatio", "kW": "kilovatio", "V": "voltio", "dB": "decibelio",
-    "Mbps": "megabit por segundo",
-}
 _WORDS = {
-    "Sr.": "señor", "Sra.": "señora", "Srta.": "señorita", "Dr.": "doctor", "Dra.": "doctora", "&": "y",
-    "=": "igual a", "+": "más", "etc.": "etcétera", "Ud.": "usted", "Uds.": "ustedes", "aprox.": "aproximadamente",
-    "×": "por", "÷": "dividido por",
+    "Sr.": "señor", "Sra.": "señora", "Srta.": "señorita", "Dr.": "doctor", "Dra.": "doctora",
+    "etc.": "etcétera", "Ud.": "usted", "Uds.": "ustedes", "aprox.": "aproximadamente",
 }
 _PER = {
     "mes": "al mes", "año": "al año", "día": "al día", "hora": "por hora", "h": "por hora", "noche": "por noche",
@@ -49,48 +42,22 @@ class _Spanish(Romance):
 def table() -> Table:
     return _Spanish(
         "es",
-        point_word="coma",
-        minus="menos",
-        percent=Noun("por ciento", "por ciento", ""),
-        currencies=money(
-            eur=(Noun("euro", "euros"), Noun("céntimo", "céntimos")),
-            usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
-            gbp=(Noun("libra", "libras", "f"), Noun("penique", "peniques")),
-            jpy=(Noun("yen", "yenes"), None),
-            inr=(Noun("rupia", "rupias", "f"), None),
-            aud=(Noun("dólar australiano", "dólares australianos"), Noun("centavo", "centavos")),
-            cad=(Noun("dólar canadiense", "dólares canadienses"), Noun("centavo", "centavos")),
-        ),
-        hundredths_join=" con ",
         scales={word: Noun(word, word) for word in ("millón", "millones")},
-        units=regular(_UNITS)
-        | regular({"t": "tonelada", "h": "hora"}, "f")
-        | {"m³": Noun("metro cúbico", "metros cúbicos")}
-        | {"m²": Noun("metro cuadrado", "metros cuadrados"), "km²": Noun("kilómetro cuadrado", "kilómetros cuadrados")}
-        | invariable({"Hz": "hercios", "kHz": "kilohercios", "MHz": "megahercios", "GHz": "gigahercios"})
-        | invariable({"KB": "kilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
-        words=_WORDS,
+        abbreviations=_WORDS,
         rules=(
-            *numeric_dates("/-.", _date, "el del al día"),
+            *numeric_dates("/-.", day_first("es", MONTHS, "primero", " de "), "el del al día"),
             rule(r"(0?[1-9]|1[0-2])(?::([0-5]\d))?\ ?([ap])\.?(?:\ ?m\.?)", _clock_12),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primero de {match[1]}"),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?:\ ?(?:h|hs|hrs)\.?)? | ([01]?\d|2[0-4])\ ?(?:h|hs|hrs)\.?", _clock),
             rule(r"(\d{1,3})\.?(º|ª|°|er|ra|ro|do|da|to|ta)", _ordinal),
         ),
-        plus="más",
         start="de",
         starts=frozenset(("de", "del", "desde", "entre", "páginas", "capítulos")),
         per=_PER,
-        fractions=fractions("un medio", "un tercio", "dos tercios", "un cuarto", "tres cuartos")
-        | {"24/7": "veinticuatro siete"},
-        mixed=fractions("y medio", "y un tercio", "y dos tercios", "y cuarto", "y tres cuartos"),
-        number_word="número",
         number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
-        address_signs=signs("punto", "guion", "guion bajo", "barra", "más", "arroba"),
         phones=r"[6-9]\d\d\ \d{3}\ \d{3}(?<!000) | 9\d\ \d{3}\ \d\d\ \d\d | [6-9]\d\d\ \d\d\ \d\d\ \d\d",
         clock_after=frozenset(("las", "la")),
         ago="atrás",
-        half=("medio", "media"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:código(?: postal| de \w+)?|otp|pin|número de (?:cuenta|tarjeta|teléfono|reserva|cliente)|pedido)"
         r"(?: es| es el)?|referencia|terminada en|termina en",
@@ -104,11 +71,6 @@ def table() -> Table:
         joins=frozenset(("de", "a.", "p.")),
         months=tuple(MONTHS),
     )
-
-
-def _date(day: int, month: int, year: int | None, _: str) -> str:
-    said = f"{'primero' if day == 1 else cardinal(day, 'es')} de {MONTHS[month - 1]}"
-    return said if year is None else f"{said} de {cardinal(year, 'es')}"
 
 
 def _clock(match: re.Match[str], _: str) -> str:

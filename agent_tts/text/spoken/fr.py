@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import fractions, invariable, money, numeric_dates, regular, signs, words
-from agent_tts.text.spoken.table import Noun, Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import day_first, numeric_dates, words
+from agent_tts.text.spoken.table import Table, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
 _FEMININE = re.compile(
@@ -16,17 +17,9 @@ _FEMININE = re.compile(
 _ORDINALS = {"re": "f", "ère": "f", "nde": "f", "er": "m", "e": "m", "ème": "m", "eme": "m", "nd": "m"}
 
 # fmt: off
-_UNITS = {
-    "km/h": "kilomètre par heure", "m/s": "mètre par seconde", "km": "kilomètre", "m": "mètre", "cm": "centimètre",
-    "mm": "millimètre", "kg": "kilogramme", "g": "gramme", "mg": "milligramme", "l": "litre", "L": "litre",
-    "ml": "millilitre", "cl": "centilitre", "°C": "degré Celsius", "°F": "degré Fahrenheit", "°": "degré",
-    "kWh": "kilowattheure", "W": "watt", "kW": "kilowatt", "V": "volt", "Go": "gigaoctet", "Mo": "mégaoctet",
-    "ko": "kilooctet", "To": "téraoctet", "dB": "décibel", "Mbit/s": "mégabit par seconde",
-    "Mb/s": "mégabit par seconde",
-}
 _WORDS = {
-    "M.": "Monsieur", "Mme": "Madame", "Mlle": "Mademoiselle", "Dr": "Docteur", "&": "et", "=": "égale", "+": "plus",
-    "etc.": "et cetera", "×": "fois", "÷": "divisé par",
+    "M.": "Monsieur", "Mme": "Madame", "Mlle": "Mademoiselle", "Dr": "Docteur",
+    "etc.": "et cetera",
 }
 # fmt: on
 
@@ -52,54 +45,29 @@ _MONARCHS = ("benoît", "charles", "françois", "henri", "louis", "napoléon", "
 
 
 def table() -> Table:
-    cents = Noun("centime", "centimes")
     return _French(
         "fr",
         point=",",
         groups=" .",
-        point_word="virgule",
-        minus="moins",
         dots=True,
-        percent=Noun("pour cent", "pour cent"),
-        currencies=money(
-            eur=(Noun("euro", "euros"), cents),
-            usd=(Noun("dollar", "dollars"), Noun("cent", "cents")),
-            gbp=(Noun("livre", "livres", "f"), Noun("penny", "pence")),
-            jpy=(Noun("yen", "yens"), None),
-            inr=(Noun("roupie", "roupies", "f"), None),
-            aud=(Noun("dollar australien", "dollars australiens"), Noun("cent", "cents")),
-            cad=(Noun("dollar canadien", "dollars canadiens"), Noun("cent", "cents")),
-        ),
-        hundredths_join=" ",
         scales={
             **{word: Noun(word, word) for word in ("million", "millions", "milliard", "milliards")},
             "M": Noun("million", "millions"),
             "Md": Noun("milliard", "milliards"),
         },
-        units=regular(_UNITS)
-        | regular({"min": "minute", "h": "heure", "s": "seconde", "t": "tonne", "ms": "milliseconde"}, "f")
-        | {"m³": Noun("mètre cube", "mètres cubes")}
-        | {"m²": Noun("mètre carré", "mètres carrés"), "km²": Noun("kilomètre carré", "kilomètres carrés")}
-        | invariable({"Hz": "hertz", "kHz": "kilohertz", "MHz": "mégahertz", "GHz": "gigahertz"}),
-        words=_WORDS,
+        abbreviations=_WORDS,
         rules=(
             rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
-            *numeric_dates("/.-", _date, "le du au dès"),
+            *numeric_dates("/.-", day_first("fr", MONTHS, "premier", " "), "le du au dès"),
             rule(r"([IVX]+)(e|er|ème|re)", _century),
             rule(r"24h/24|7j/7", lambda match, _: _ALWAYS[match[0]]),
             rule(r"([01]?\d|2[0-4])\ ?[hH]\ ?([0-5]\d)?(?:\ ?min)? | ([01]?\d|2[0-4]):([0-5]\d)", _clock),
             rule(rf"(\d{{1,3}})({'|'.join(sorted(_ORDINALS, key=len, reverse=True))})", _ordinal),
         ),
         pairs=True,
-        to=" à ",
         per={"mois": "par mois", "an": "par an", "jour": "par jour", "h": "de l'heure", "nuit": "par nuit"},
-        fractions=fractions("un demi", "un tiers", "deux tiers", "un quart", "trois quarts"),
-        mixed=fractions("et demi", "un tiers", "deux tiers", "un quart", "trois quarts"),
-        number_word="numéro",
         number_signs=("n°", "N°", "nº", "Nº"),
-        address_signs=signs("point", "tiret", "tiret bas", "slash", "plus", "arobase"),
         phones=r"0\ ?8\d\d[\ .]\d{3}[\ .]\d{3}",
-        half=("un demi", "une demi"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:code|otp|numéro de (?:commande|compte|carte|téléphone|suivi|client|dossier)|commande|client)"
         r"(?: est| est le)?|dossier|référence",
@@ -108,11 +76,6 @@ def table() -> Table:
         agreeing=(r"\d{0,8}(?<!1)1",),
         joins=frozenset(("h",)),
     )
-
-
-def _date(day: int, month: int, year: int | None, _: str) -> str:
-    said = f"{'premier' if day == 1 else cardinal(day, 'fr')} {MONTHS[month - 1]}"
-    return said if year is None else f"{said} {cardinal(year, 'fr')}"
 
 
 def _clock(match: re.Match[str], _: str) -> str:

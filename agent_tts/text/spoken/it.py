@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, fractions, invariable, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre")
 _FEMININE = re.compile(r".*(?:a|zione|sione|gione|tà|tù|trice)|notte|parte|mano|volta|classe|chiave")
@@ -13,14 +14,6 @@ _NOT_FEMININE = re.compile(r".*(?:ema|amma|oma)|pianeta")
 _NO_NOUN = frozenset(
     words("e o a ad al di del della da in con su per tra fra che è il lo la i gli le un una non si come più ma")
 )
-
-# fmt: off
-_UNITS = {
-    "Hz": "hertz", "kHz": "kilohertz", "MHz": "megahertz", "GHz": "gigahertz", "W": "watt", "kW": "chilowatt",
-    "kWh": "chilowattora", "V": "volt", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte",
-    "dB": "decibel", "Mbps": "megabit al secondo",
-}
-# fmt: on
 
 
 class _Italian(Romance):
@@ -40,66 +33,29 @@ class _Italian(Romance):
 
 
 def table() -> Table:
-    metres = {"km": "chilometr", "m": "metr", "cm": "centimetr", "mm": "millimetr"}
-    litres = {"l": "litr", "L": "litr", "ml": "millilitr"}
-    grams = {"kg": "chil", "g": "gramm", "mg": "milligramm", "min": "minut", "s": "second"}
     return _Italian(
         "it",
-        point_word="virgola",
-        minus="meno",
-        percent=Noun("per cento", "per cento", ""),
-        currencies=money(
-            eur=(Noun("euro", "euro"), Noun("centesimo", "centesimi")),
-            usd=(Noun("dollaro", "dollari"), Noun("centesimo", "centesimi")),
-            gbp=(Noun("sterlina", "sterline", "f"), Noun("penny", "pence")),
-            jpy=(Noun("yen", "yen"), None),
-            inr=(Noun("rupia", "rupie", "f"), None),
-            aud=(Noun("dollaro australiano", "dollari australiani"), Noun("centesimo", "centesimi")),
-            cad=(Noun("dollaro canadese", "dollari canadesi"), Noun("centesimo", "centesimi")),
-        ),
-        hundredths_join=" e ",
         scales={
             **{word: Noun(word, word) for word in ("milione", "milioni", "miliardo", "miliardi")},
             "mln": Noun("milione", "milioni"),
             "mld": Noun("miliardo", "miliardi"),
         },
-        units={unit: Noun(f"{stem}o", f"{stem}i") for unit, stem in (metres | litres | grams).items()}
-        | invariable(_UNITS)
-        | {
-            "km/h": Noun("chilometro all'ora", "chilometri all'ora"),
-            "m/s": Noun("metro al secondo", "metri al secondo"),
-            "m²": Noun("metro quadrato", "metri quadrati"),
-            "km²": Noun("chilometro quadrato", "chilometri quadrati"),
-            "m³": Noun("metro cubo", "metri cubi"),
-            "°C": Noun("grado Celsius", "gradi Celsius"),
-            "°F": Noun("grado Fahrenheit", "gradi Fahrenheit"),
-            "°": Noun("grado", "gradi"),
-            "t": Noun("tonnellata", "tonnellate", "f"),
-            "h": Noun("ora", "ore", "f"),
-        },
-        words={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera", "&": "e"}
-        | {"Sig.ra": "signora", "Dott.ssa": "dottoressa", "=": "uguale", "+": "più", "×": "per", "÷": "diviso"},
+        abbreviations={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera"}
+        | {"Sig.ra": "signora", "Dott.ssa": "dottoressa"},
         rules=(
-            *numeric_dates("/.-", _date, "il del al dal"),
+            *numeric_dates("/.-", day_first("it", MONTHS, "primo", " "), "il del al dal"),
             rule(rf"1°?\ ({any_of(MONTHS)})", lambda match, before: f"primo {match[1]}"),
             rule(r"([IVX]+)\ (secolo)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", lambda match, _: _clock(match)),
             rule(r"(\d{1,3})(º|°|ª)", _ordinal),
         ),
-        plus="più",
         start="da",
         starts=frozenset(("da", "dal", "dalle", "dai", "tra", "fra")),
         per={"mese": "al mese", "anno": "all'anno", "giorno": "al giorno", "ora": "all'ora", "notte": "a notte"},
-        fractions=fractions("un mezzo", "un terzo", "due terzi", "un quarto", "tre quarti")
-        | {"24/7": "ventiquattro ore su ventiquattro"},
-        mixed=fractions("e mezzo", "e un terzo", "e due terzi", "e un quarto", "e tre quarti"),
-        number_word="numero",
         number_signs=("n.", "N.", "n°", "N°", "nº", "Nº"),
-        address_signs=signs("punto", "trattino", "trattino basso", "barra", "più", "chiocciola"),
         phones=r"0\d{1,3}[\ /-]\d{3,8}(?:\ \d{3,4})? | (?:3\d\d|80\d)[\ .-]\d{3}[\ .-]?\d{3,4}",
         clock_after=frozenset(("ore", "alle", "dalle", "all'")),
         ago="fa",
-        half=("mezzo", "mezza"),
         part=lambda each: Noun(each, f"{each[:-1]}i"),
         labels=r"(?:codice(?: di \w+)?|otp|pin|numero (?:di |d')?(?:conto|carta|telefono|prenotazione)|ordine|cliente)"
         r"(?: è| è il)?|pratica|cap(?: è)?",
@@ -112,11 +68,6 @@ def table() -> Table:
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
         months=tuple(MONTHS),
     )
-
-
-def _date(day: int, month: int, year: int | None, _: str) -> str:
-    said = f"{'primo' if day == 1 else cardinal(day, 'it')} {MONTHS[month - 1]}"
-    return said if year is None else f"{said} {cardinal(year, 'it')}"
 
 
 def _clock(match: re.Match[str]) -> str:

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.runs import CLOCK, END, SIGNED, Numerals, Runs, full_date, month_and_day
+from agent_tts.text.spoken.runs import CLOCK, END, Numerals, Runs, full_date, month_and_day
 from agent_tts.text.spoken.table import cardinal, rule
 
-_UNITS = {
-    "km/h": "キロメートル毎時", "m/s": "メートル毎秒", "km": "キロメートル", "m²": "平方メートル", "m": "メートル",
-    "cm": "センチメートル", "mm": "ミリメートル", "kg": "キログラム", "g": "グラム", "mg": "ミリグラム",
-    "L": "リットル", "l": "リットル", "ml": "ミリリットル", "mL": "ミリリットル", "kWh": "キロワット時",
-    "kW": "キロワット", "W": "ワット", "V": "ボルト", "Hz": "ヘルツ", "kHz": "キロヘルツ", "MHz": "メガヘルツ",
-    "GHz": "ギガヘルツ", "KB": "キロバイト", "MB": "メガバイト", "GB": "ギガバイト", "TB": "テラバイト",
-    "h": "時間", "min": "分", "s": "秒", "ms": "ミリ秒", "°C": "度", "℃": "度", "°F": "華氏度", "°": "度",
-    "dB": "デシベル",
-}  # fmt: skip
-
 _SAID = Numerals(
+    code="ja",
     names=("ゼロ", "一", "二", "三", "四", "五", "六", "七", "八", "九"),
     cardinal=lambda number: cardinal(number, "ja").replace("零", "ゼロ"),
-    minus="マイナス",
-    plus="プラス",
-    point="点",
-    to="から",
-    score="対",
-    over="分の",
     comma="、",
-    operators={"+": "足す", "-": "引く", "×": "掛ける", "÷": "割る", "=": "は"},
-    money={"¥": "円", "$": "ドル", "€": "ユーロ", "£": "ポンド", "₩": "ウォン", "₹": "ルピー", "¢": "セント"},
-    units=_UNITS,
     scales="千|万|億|兆",
     counters="[円人個名件台本枚回歳年点票株]|ポイント|ドル|ユーロ",
     labels=tuple(noun + after for noun in ("番号", "コード") for after in ("", "は", "：", ":")),
@@ -54,7 +36,6 @@ def runs() -> Runs:
         _SAID.amounts(),
         _SAID.scaled_range(),
         _SAID.amount(),
-        rule(rf"({SIGNED})\ ?%", lambda match, _: f"{_SAID.number(match[1])}パーセント"),
         _SAID.fraction(),
         _SAID.range(),
         _SAID.measure(),

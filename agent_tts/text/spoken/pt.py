@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import (
-    Romance,
-    fractions,
-    invariable,
-    money,
-    numeric_dates,
-    regular,
-    signs,
-    with_s,
-    words,
-)
-from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro")
 _FEMININE = re.compile(
@@ -27,16 +18,8 @@ _NO_NOUN = frozenset(
 )
 
 # fmt: off
-_UNITS = {
-    "km/h": "quilômetro por hora", "m/s": "metro por segundo", "km": "quilômetro", "m": "metro", "cm": "centímetro",
-    "mm": "milímetro", "kg": "quilo", "g": "grama", "mg": "miligrama", "l": "litro", "L": "litro", "ml": "mililitro",
-    "°C": "grau Celsius", "°F": "grau Fahrenheit", "°": "grau", "min": "minuto", "s": "segundo",
-    "kWh": "quilowatt hora", "W": "watt", "kW": "quilowatt", "V": "volt", "dB": "decibel",
-    "Mbps": "megabit por segundo",
-}
 _WORDS = {
-    "Sr.": "senhor", "Sra.": "senhora", "Dr.": "doutor", "Dra.": "doutora", "etc.": "etcétera", "&": "e",
-    "=": "igual a", "+": "mais", "×": "vezes", "÷": "dividido por",
+    "Sr.": "senhor", "Sra.": "senhora", "Dr.": "doutor", "Dra.": "doutora", "etc.": "etcétera",
 }
 _PER = {
     "mês": "por mês", "ano": "por ano", "dia": "por dia", "hora": "por hora", "h": "por hora", "noite": "por noite",
@@ -58,53 +41,23 @@ class _Portuguese(Romance):
 def table() -> Table:
     return _Portuguese(
         "pt",
-        point_word="vírgula",
-        minus="menos",
-        percent=Noun("por cento", "por cento", ""),
-        currencies=money(
-            brl=(Noun("real", "reais"), Noun("centavo", "centavos")),
-            eur=(Noun("euro", "euros"), Noun("cêntimo", "cêntimos")),
-            usd=(Noun("dólar", "dólares"), Noun("centavo", "centavos")),
-            gbp=(Noun("libra", "libras", "f"), Noun("penny", "pence")),
-            jpy=(Noun("iene", "ienes"), None),
-            inr=(Noun("rupia", "rupias", "f"), None),
-            aud=(Noun("dólar australiano", "dólares australianos"), Noun("centavo", "centavos")),
-            cad=(Noun("dólar canadense", "dólares canadenses"), Noun("centavo", "centavos")),
-        ),
-        hundredths_join=" e ",
         scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões")}
         | {"mi": Noun("milhão", "milhões"), "bi": Noun("bilhão", "bilhões")},
-        units=regular(_UNITS, plural=lambda one: "decibéis" if one == "decibel" else with_s(one))
-        | regular({"t": "tonelada", "h": "hora"}, "f")
-        | {
-            "m²": Noun("metro quadrado", "metros quadrados"),
-            "m³": Noun("metro cúbico", "metros cúbicos"),
-            "km²": Noun("quilômetro quadrado", "quilômetros quadrados"),
-        }
-        | invariable({"Hz": "hertz", "kHz": "quilohertz", "MHz": "megahertz", "GHz": "gigahertz"})
-        | invariable({"KB": "quilobytes", "MB": "megabytes", "GB": "gigabytes", "TB": "terabytes"}),
-        words=_WORDS,
+        abbreviations=_WORDS,
         rules=(
-            *numeric_dates("/-.", _date, "dia em no até"),
+            *numeric_dates("/-.", day_first("pt", MONTHS, "primeiro", " de "), "dia em no até"),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primeiro de {match[1]}"),
             rule(r"([01]?\d|2[0-4])(?:[h:]([0-5]\d)(?:min|h)?|\ ?h)", _clock),
             rule(r"(\d{1,3})\.?(º|ª|°|o|a)", _ordinal),
         ),
-        plus="mais",
         start="de",
         starts=frozenset(("de", "das", "do", "desde", "entre", "páginas", "capítulos")),
         per=_PER,
-        fractions=fractions("meio", "um terço", "dois terços", "um quarto", "três quartos")
-        | {"24/7": "vinte e quatro por sete"},
-        mixed=fractions("e meio", "e um terço", "e dois terços", "e um quarto", "e três quartos"),
-        number_word="número",
         number_signs=("n.º", "N.º", "nº", "Nº", "n°", "N°"),
-        address_signs=signs("ponto", "hífen", "underline", "barra", "mais", "arroba"),
         phones=r"\(\d\d\)\ ?9?\d{4}-?\d{4} | 0800\ \d{3}\ \d{4} | 9?\d{4}-\d{4}"
         r"| \d{5}-\d{3} | \d{3}\.\d{3}\.\d{3}-\d\d",  # a CEP, a CPF
         clock_after=frozenset(("às", "as", "das")),
         ago="atrás",
-        half=("meio", "meia"),
         part=lambda each: Noun(each, f"{each}s"),
         labels=r"(?:código(?: de \w+)?|otp|pin|número d[oae] (?:conta|cartão|telefone|reserva|cliente)|pedido)"
         r"(?: é| é o)?|(?:protocolo|cep|senha)(?: é)?|final",
@@ -117,11 +70,6 @@ def table() -> Table:
         joins=frozenset(("de",)),
         months=tuple(MONTHS),
     )
-
-
-def _date(day: int, month: int, year: int | None, _: str) -> str:
-    said = f"{'primeiro' if day == 1 else cardinal(day, 'pt')} de {MONTHS[month - 1]}"
-    return said if year is None else f"{said} de {cardinal(year, 'pt')}"
 
 
 def _clock(match: re.Match[str], _: str) -> str:

@@ -8,8 +8,9 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.shared import fractions, money, numeric_dates, signs, words
-from agent_tts.text.spoken.table import Noun, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.shared import numeric_dates, words
+from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("января февраля марта апреля мая июня июля августа сентября октября ноября декабря")
 # In the nominative and after "в".
@@ -36,8 +37,7 @@ _NOT_FEMININE = {*words("мужчины дедушки дяди папы суд�
 # fmt: off
 _WORDS = {
     "т.е.": "то есть", "т.д.": "так далее", "т.п.": "тому подобное", "т.к.": "так как", "др.": "другие",
-    "ул.": "улица", "кв.": "квартира", "д.": "дом", "&": "и", "=": "равно", "+": "плюс", "×": "умножить на",
-    "÷": "разделить на",
+    "ул.": "улица", "кв.": "квартира", "д.": "дом",
 }
 # fmt: on
 
@@ -97,21 +97,7 @@ def table(*, genitive: bool = False) -> Table:
         genitive=genitive,
         point=",",
         groups=" ",
-        point_word="запятая",
-        minus="минус",
         dots=True,
-        percent=Noun("процент", "процентов", "m", "процента"),
-        currencies=money(
-            rub=(Noun("рубль", "рублей", "m", "рубля"), Noun("копейка", "копеек", "f", "копейки")),
-            usd=(Noun("доллар", "долларов", "m", "доллара"), Noun("цент", "центов", "m", "цента")),
-            eur=(Noun("евро", "евро", "m", "евро"), Noun("цент", "центов", "m", "цента")),
-            gbp=(Noun("фунт", "фунтов", "m", "фунта"), Noun("пенс", "пенсов", "m", "пенса")),
-            jpy=(Noun("иена", "иен", "f", "иены"), None),
-            inr=(Noun("рупия", "рупий", "f", "рупии"), None),
-            aud=(Noun("австралийский доллар", "австралийских долларов", "m", "австралийских доллара"), None),
-            cad=(Noun("канадский доллар", "канадских долларов", "m", "канадских доллара"), None),
-        ),
-        hundredths_join=" ",
         scales={
             word: Noun(word, word, "m", word)
             for word in words("миллион миллиона миллионов миллиард миллиарда миллиардов")
@@ -120,8 +106,7 @@ def table(*, genitive: bool = False) -> Table:
         | dict.fromkeys(("млн", "млн."), Noun("миллион", "миллионов", "m", "миллиона"))
         | dict.fromkeys(("млрд", "млрд."), Noun("миллиард", "миллиардов", "m", "миллиарда"))
         | dict.fromkeys(("тыс.", "тыс"), Noun("тысяча", "тысяч", "f", "тысячи")),
-        units=_units(),
-        words=_WORDS,
+        abbreviations=_WORDS,
         rules=(
             *numeric_dates("./-", _date, "до от с по на"),
             rule(rf"(\d{{1,2}})\ ({any_of(MONTHS)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", _day),
@@ -131,16 +116,9 @@ def table(*, genitive: bool = False) -> Table:
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock),
             rule(rf"(\d{{1,4}})-({any_of(_ENDINGS)})", lambda match, _: _ordered(int(match[1]), match[2])),
         ),
-        plus="плюс",
-        to="-",
         per=dict.fromkeys(("мес", "месяц"), "в месяц")
         | {"год": "в год", "день": "в день", "сутки": "в сутки", "ч": "в час"},
-        fractions=fractions("одна вторая", "одна треть", "две трети", "одна четвёртая", "три четвёртых")
-        | {"1 1/2": "полтора", "24/7": "двадцать четыре на семь"},
-        mixed=fractions("с половиной", "и одна треть", "и две трети", "с четвертью"),
-        number_word="номер",
         number_signs=("№", "N"),
-        address_signs=signs("точка", "дефис", "нижнее подчёркивание", "слэш", "плюс", "собака"),
         phones=r"8[\ -]?\(?\d{3}\)?[\ -]?\d{3}[\ -]\d\d[\ -]?\d\d",
         clock_after=frozenset(("в", "до", "к", "с")),
         part=lambda each: Noun(f"{each[:-2]}ая", f"{each[:-2]}ых", "f", f"{each[:-2]}ых"),
@@ -152,41 +130,6 @@ def table(*, genitive: bool = False) -> Table:
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
         months=(*MONTHS, *_NAMES),
     )
-
-
-def _units() -> dict[str, Noun]:
-    one = {
-        "метр": {"": "м m", "кило": "км km", "санти": "см cm", "милли": "мм mm"},
-        "грамм": {"": "г гр g", "кило": "кг kg", "милли": "мг mg"},
-        "литр": {"": "л l", "милли": "мл ml"},
-        "ватт": {"": "Вт W", "кило": "кВт kW", "мега": "МВт"},
-        "байт": {"кило": "КБ KB", "мега": "МБ MB", "гига": "ГБ GB", "тера": "ТБ TB"},
-        "герц": {"": "Гц Hz", "кило": "кГц kHz", "мега": "МГц MHz", "гига": "ГГц GHz"},
-        "час": {"": "ч"},
-        "градус": {"": "°"},
-    }
-    same = ("ватт", "байт", "герц")  # after five, too
-    found = {
-        sign: Noun(kind + name, kind + name + ("" if name in same else "ов"), "m", f"{kind}{name}а")
-        for name, kinds in one.items()
-        for kind, signs in kinds.items()
-        for sign in signs.split()
-    }
-    for sign, unit, after in (("км/ч", "км", "в час"), ("м/с", "м", "в секунду"), ("°C", "°", "Цельсия")):
-        noun = found[unit]
-        found[sign] = Noun(f"{noun.one} {after}", f"{noun.many} {after}", "m", f"{noun.few} {after}")
-    for sign, unit, single, many in (
-        ("м²", "м", "квадратный", "квадратных"),
-        ("км²", "км", "квадратный", "квадратных"),
-        ("м³", "м", "кубический", "кубических"),
-    ):
-        noun = found[unit]
-        found[sign] = Noun(f"{single} {noun.one}", f"{many} {noun.many}", "m", f"{many} {noun.few}")
-    found["h"] = found["ч"]
-    found |= {"т": Noun("тонна", "тонн", "f", "тонны")}
-    found |= dict.fromkeys(("мин", "min"), Noun("минута", "минут", "f", "минуты"))
-    found |= dict.fromkeys(("с", "сек", "s"), Noun("секунда", "секунд", "f", "секунды"))
-    return found | {"чел": Noun("человек", "человек", "m", "человека")}
 
 
 def declined(number: int, ending: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from agent_tts.text.spoken.table import (
     GROUPS,
@@ -19,6 +20,7 @@ from agent_tts.text.spoken.table import (
     is_spelled,
     rule,
 )
+from agent_tts.text.spoken.vocabulary import Between, between, column
 
 MAX_RUN = 80  # characters that are looked at together
 
@@ -84,22 +86,27 @@ LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
 class Numerals:
     """How one of these languages says numbers, and what is said alike in all of them."""
 
+    code: str
     names: Sequence[str]  # of the digits from 0 on
     cardinal: Callable[[int], str]
-    minus: str  # with its space, as all words between others here
-    plus: str
-    point: str
-    to: str  # between the ends of a range
-    score: str  # between the goals of 3:2
-    over: str  # between the parts of a fraction, the denominator first
     comma: str  # between the groups of a telephone number
-    operators: Mapping[str, str]  # the words for + - × ÷ =
-    money: dict[str, str]  # currencies by their signs; that of the cent stands behind
-    units: dict[str, str]
     scales: str  # a pattern of words after the digits of a large number
     labels: tuple[str, ...]  # what a number follows that is said digit by digit
     gap: str = ""  # between a number and what it counts
     counters: str = ""  # a pattern of what long numbers count
+
+    @cached_property
+    def between(self) -> Between:
+        return between(self.code)
+
+    @cached_property
+    def units(self) -> Mapping[str, str]:
+        return column(self.code, "unit")
+
+    @cached_property
+    def money(self) -> Mapping[str, str]:
+        """Currencies by their signs; that of the cent stands behind."""
+        return {sign: said for sign, said in column(self.code, "money").items() if len(sign) == 1}
 
     def digits(self, written: str) -> str:
         return "".join(self.names[int(digit)] for digit in written if digit.isdecimal())
@@ -113,11 +120,11 @@ class Numerals:
         whole, _, decimals = written.lstrip("-−+").replace(",", "").partition(".")
         said = self.digits(whole) if is_spelled(whole) else self.cardinal(int(whole))
         if decimals:
-            said += self.point + self.decimals(decimals)
+            said += self.between.point + self.decimals(decimals)
         return self.sign(written) + said
 
     def sign(self, written: str) -> str:
-        return self.minus if written[:1] in ("-", "−") else self.plus if written[:1] == "+" else ""
+        return self.between.minus if written[:1] in ("-", "−") else self.between.plus if written[:1] == "+" else ""
 
     def counted(self, written: str) -> str:
         return self.number(written)
@@ -130,7 +137,7 @@ class Numerals:
 
         def say(match: re.Match[str], before: str) -> str | None:
             first, last = (found and said.say(found, before) for found in map(said.pattern.fullmatch, match.groups()))
-            return f"{first}{self.to}{last}" if first and last else None
+            return f"{first}{self.between.to}{last}" if first and last else None
 
         return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
 
@@ -139,7 +146,7 @@ class Numerals:
 
         def say(match: re.Match[str], _: str) -> str | None:
             groups = re.findall(r"\d+", match[0])
-            return self.plus + self.dialled(groups) if sum(map(len, groups)) >= MIN_DIALLED else None
+            return self.between.plus + self.dialled(groups) if sum(map(len, groups)) >= MIN_DIALLED else None
 
         return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", say)
 
@@ -172,8 +179,9 @@ class Numerals:
 
         def say(match: re.Match[str], _: str) -> str:
             parts = re.findall(rf"({NUMBER})|([^\d\s])", match[0])
+            signs = column(self.code, "sign")
             return "".join(
-                self.number(number) if number else self.operators[OPERATORS.get(sign, sign)] for number, sign in parts
+                self.number(number) if number else signs[OPERATORS.get(sign, sign)] for number, sign in parts
             )
 
         return rule(rf"(?=[^=+×÷]{{1,40}}[=+×÷]\ ?\d){NUMBER}(?:\ ?[=+×÷*/−–-]\ ?{NUMBER})+", say)
@@ -182,7 +190,7 @@ class Numerals:
         """$50-$100."""
         return rule(
             rf"([{''.join(self.money)}])({NUMBER})[-–~]\1?({NUMBER}){END}",
-            lambda m, _: f"{self.number(m[2])}{self.to}{self.number(m[3])}{self.gap}{self.money[m[1]]}",
+            lambda m, _: f"{self.number(m[2])}{self.between.to}{self.number(m[3])}{self.gap}{self.money[m[1]]}",
         )
 
     def amount(self) -> SpokenRule:
@@ -191,7 +199,7 @@ class Numerals:
         def say(match: re.Match[str], _: str) -> str:
             minus, sign, number, scale = match.groups()
             number = number.rstrip("0").rstrip(".") if "." in number else number
-            return f"{self.minus if minus else ''}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            return f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
 
         return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}", say)
 
@@ -199,7 +207,7 @@ class Numerals:
         """From one number with a scale to another."""
         return rule(
             rf"({NUMBER})({self.scales})[-–~]({NUMBER})(?={self.scales})",
-            lambda match, _: f"{self.counted(match[1])}{match[2]}{self.to}{self.counted(match[3])}",
+            lambda match, _: f"{self.counted(match[1])}{match[2]}{self.between.to}{self.counted(match[3])}",
         )
 
     def fraction(self) -> SpokenRule:
@@ -207,7 +215,7 @@ class Numerals:
 
         def say(match: re.Match[str], _: str) -> str | None:
             above, below = match.groups()
-            return f"{self.number(below)}{self.over}{self.number(above)}" if int(above) < int(below) else None
+            return f"{self.number(below)}{self.between.over}{self.number(above)}" if int(above) < int(below) else None
 
         return rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", say)
 
@@ -218,21 +226,23 @@ class Numerals:
             first, last = match.groups()
             if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
                 return None
-            return f"{self.number(first)}{self.to if int(first) < int(last) else self.score}{self.number(last)}"
+            join = self.between.to if int(first) < int(last) else self.between.score
+            return f"{self.number(first)}{join}{self.number(last)}"
 
         return rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", say)
 
     def measure(self) -> SpokenRule:
         """5 km."""
+        names = {**self.units, **self.money}
         return rule(
-            rf"({SIGNED})\ ?({any_of([*self.units, *self.money])})(?![A-Za-z\d])",
-            lambda match, _: f"{self.counted(match[1])}{self.gap}{(self.units | self.money)[match[2]]}",
+            rf"({SIGNED})\ ?({any_of(names)})(?![A-Za-z\d])",
+            lambda match, _: f"{self.counted(match[1])}{self.gap}{names[match[2]]}",
         )
 
     def version(self) -> SpokenRule:
         """1.2.3."""
         pattern = r"\d+(?:\.\d+){2,}"
-        return rule(pattern, lambda match, _: self.point.join(map(self.number, match[0].split("."))))
+        return rule(pattern, lambda match, _: self.between.point.join(map(self.number, match[0].split("."))))
 
     def plain(self, after: str = LETTER) -> SpokenRule:
         """A number alone, before the pattern `after`.

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from num2words import num2words
+
+from agent_tts.text.spoken.vocabulary import Between, Money, Noun, between, column, money, nouns
 
 _TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|at|ch|fr|be|es|mx|it|nl|pt|br|ru|eu|tv|me"
 
@@ -34,19 +35,8 @@ _CAPITALS_AND_DIGITS = re.compile(r"[A-Z\d]{1,4}")
 _AFTER_NUMBER = frozenset(("h", "m", "min", "-", "−", "–", "+", "×", "÷", "*", "/", "="))
 
 
-class Noun(NamedTuple):
-    """What is counted."""
-
-    one: str
-    many: str
-    gender: str = "m"  # "f" or "n" otherwise: some number words agree with it
-    few: str = ""  # after 2, 3 and 4 in Slavic languages
-
-
 # A number that only English writes so, whatever the language.
 _ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
-
-Money = tuple[Noun, Noun | None]  # and its hundredth, if it is said
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,49 +54,55 @@ def rule(pattern: str, say: Say) -> SpokenRule:
 
 @dataclass(frozen=True)
 class Table:
-    """One language. What it leaves out is not replaced."""
+    """One language, with the words of `vocabulary.py`. What it leaves out is not replaced."""
 
     code: str
     point: str = "."  # before the decimals
     groups: str = ","  # between the thousands
-    point_word: str = "point"
-    minus: str = "minus"
-    plus: str = "plus"
     dots: bool = False  # a point with one or two digits after it is one before decimals, too
     pairs: bool = False  # two decimals are said as one number: "virgule vingt-cinq"
-    to: str = "-"  # between the ends of a range, with its spaces
     start: str = ""  # before a range, unless one of `starts` is: "da tre a cinque"
     starts: frozenset[str] = frozenset()
     per: Mapping[str, str] = field(default_factory=dict)  # after an amount and a slash: "month" is "per month"
-    score: str = ""  # between the goals of 3:2, with its spaces; that of `to` by default
-    number_word: str = ""  # "number": for No. 5
     number_signs: tuple[str, ...] = ()  # "No."
-    fractions: Mapping[str, str] = field(default_factory=dict)  # 1/2, and others that have a name
-    mixed: Mapping[str, str] = field(default_factory=dict)  # after a whole number: "and a half"
-    address_signs: Mapping[str, str] = field(default_factory=dict)  # of e-mail and web addresses
-    phones: str = ""  # a pattern of national telephone numbers
-    labels: str = ""  # a pattern of the words before a number that is said digit by digit: "code is"
+    address_signs: Mapping[str, str] = field(default_factory=dict)  # in web addresses, besides those of all languages
+    phones: str = "(?!)"  # a pattern of national telephone numbers
+    labels: str = "(?!)"  # a pattern of the words before a number that is said digit by digit: "code is"
     agreeing: tuple[str, ...] = ()  # patterns of numbers that agree with the word after them
     noun: str = r"[^\W\d_]{2,}"  # a pattern of those words
     roman_after: frozenset[str] = frozenset()  # words that a Roman numeral may follow: "chapter"
     metre: str = ""  # before the centimetres of 1,80 m, with its spaces; as a number otherwise
-    percent: Noun | None = None
-    currencies: Mapping[str, Money] = field(default_factory=dict)  # by sign or code
-    hundredths_join: str = " "  # between the two
+    currency_words: Mapping[str, str] = field(default_factory=dict)  # with their signs: "Euro"
     scales: Mapping[str, Noun] = field(default_factory=dict)  # "million": after an amount, before its currency is said
-    units: Mapping[str, Noun] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)  # replaces a word, written with its point
+    abbreviations: Mapping[str, str] = field(default_factory=dict)  # written with their points
     rules: tuple[SpokenRule, ...] = ()  # tried before those of all languages
-    last_rules: tuple[SpokenRule, ...] = ()  # tried after them, before that of a number alone
     months: tuple[str, ...] = ()  # words that a day may follow or precede
     dotted: frozenset[str] = frozenset()  # abbreviations that a number may precede, besides those of units
     openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
     joins: frozenset[str] = frozenset()  # words that may be within a number's words, after a number: "de"
     ordinal_point: bool = False  # a point after one or two digits may be that of an ordinal: "3. Mai"
     clock_after: frozenset[str] = frozenset()  # words that a time with a point follows: "alle 14.30"
-    ago: str = ""  # a pattern of what follows a time with a short unit: 5m ago
-    half: tuple[str, ...] = ()  # before a noun, by its gender: "media hora"
+    ago: str = "(?!)"  # a pattern of what follows a time with a short unit: 5m ago
     part: Callable[[str], Noun] | None = None  # a fraction's denominator, from its ordinal number
+
+    @cached_property
+    def units(self) -> Mapping[str, Noun]:
+        return nouns(self.code)
+
+    @cached_property
+    def currencies(self) -> Mapping[str, Money]:
+        found = money(self.code)
+        return found | {word: found[sign] for word, sign in self.currency_words.items()}
+
+    @cached_property
+    def words(self) -> Mapping[str, str]:
+        """What is said for a word."""
+        signs = column(self.code, "sign")
+        return {**{sign: signs[sign] for sign in signs if sign != "-"}, **self.abbreviations}
+
+    @cached_property
+    def between(self) -> Between:
+        return between(self.code)
 
     # ------------------------------------------------------------ numbers
 
@@ -128,7 +124,7 @@ class Table:
 
     def sign(self, written: str) -> str:
         """The word for the sign of a number, with a space after it; "" without one."""
-        return f"{self.minus} " if written[:1] in ("-", "−") else f"{self.plus} " if written[:1] == "+" else ""
+        return self.between.minus if written[:1] in ("-", "−") else self.between.plus if written[:1] == "+" else ""
 
     def say_number(self, written: str) -> str:
         """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
@@ -140,7 +136,7 @@ class Table:
     def decimals(self, said: str, whole: str, decimals: str) -> str:
         """A number whose whole part, `whole`, is `said`, with its decimals."""
         paired = self.pairs and len(decimals) == 2 and decimals[0] != "0" and decimals[1] != "0"
-        return f"{said} {self.point_word} {self.integer(int(decimals)) if paired else self.digits(decimals)}"
+        return f"{said}{self.between.point}{self.integer(int(decimals)) if paired else self.digits(decimals)}"
 
     def digits(self, written: str) -> str:
         return " ".join(cardinal(int(char), self.code) for char in written if char.isdecimal())
@@ -190,9 +186,18 @@ class Table:
     @cached_property
     def all_rules(self) -> tuple[SpokenRule, ...]:
         """All rules, in the order in which they are tried."""
-        found = [
+        domain = rf"(?:[\w-]+\.)+(?:{_TOP_LEVEL})"
+        signs, scales, number = any_of(self.currencies), any_of(self.scales), self.number
+        zone = r"(?P<zone>Z|[+-]\d\d:?[0-5]\d)"
+        amount = rf"(?P<minus>{SIGNS}?)(?P<number>{number})(?:\ ?(?P<scale>{scales}))?"
+        short = {
+            scale: noun for scale, noun in self.scales.items() if len(scale) > 1 and noun.one != scale != noun.many
+        }
+        between = f"[{re.escape(self.groups)}]"
+        groups = rf"(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})*{between}(?=\d{{3}}\ ))?"
+        return (
             rule(r"\+\d{1,3}(?:[\ ./-]?\(?\d{1,8}\)?){1,5}", self._international),
-            rule(self.phones or "(?!)", self._telephone),
+            rule(self.phones, self._telephone),
             rule(r"(\d{1,2}:\d\d):([0-5]\d)(\ ?(?:[AaPp]\.?[Mm]\.?|Uhr|h))?", self._clock_seconds),
             rule(
                 r"([01]?\d|2[0-4])\.([0-5]\d)",
@@ -203,66 +208,32 @@ class Table:
             rule(IBAN, self._iban),
             rule(rf"(?=.*[=+×÷]){self.number}(?:\ ?[=+×÷*/−–-]\ ?{self.number})+", self._equation),
             rule(
-                rf"(?:(\d{{1,3}})\ ?h\ ?)?(?:(\d{{1,3}})\ ?m(?:in)?\ ?)?(?:(\d{{1,3}})\ ?s)?(\ ?{self.ago or '(?!)'})?",
+                rf"(?:(\d{{1,3}})\ ?h\ ?)?(?:(\d{{1,3}})\ ?m(?:in)?\ ?)?(?:(\d{{1,3}})\ ?s)?(\ ?{self.ago})?",
                 self._duration,
             ),
-        ]
-        if self.address_signs:
-            domain = rf"(?:[\w-]+\.)+(?:{_TOP_LEVEL})"
-            found += [
-                rule(r"(?:mailto:)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", self._address),
-                rule(rf"(?:https?://)?(?:www\.)?({domain}(?::\d+)?(?:/[^\s]*?)?)/?", self._address),
-                rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
-            ]
-        if self.number_signs:
-            found.append(
-                rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}}|\d{{2,6}}(?:\ \d{{2,6}})+)", self._numbered)
-            )
-        if self.fractions:
-            found.append(
-                rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?((?<![/\d])\d{1,2}/\d{1,2})", self._fraction)
-            )
-        signs = any_of(self.currencies) or "(?!)"
-        found.append(rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range))
-        found.append(rule(r"(\d{1,3}):(\d{1,2})", self._score))
-        zone = r"(?P<zone>Z|[+-]\d\d:?[0-5]\d)"
-        found.append(rule(rf"(\d{{4}}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?{zone}?", self._moment))
-        found.append(rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment))
-        if self.currencies:
-            amount = rf"(?P<minus>{SIGNS}?)(?P<number>{self.number})(?:\ ?(?P<scale>{any_of(self.scales) or '(?!)'}))?"
-            found += [
-                rule(rf"(?P<minus2>{SIGNS}?)(?P<sign>{signs})\ ?{amount}", self._currency),
-                rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
-                rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per) or '(?!)'})", self._per),
-            ]
-        if self.percent is not None:
-            percent = self.percent
-            found.append(rule(rf"({SIGNS}?{self.number})\ ?%", lambda match, _: self.counted(match[1], percent)))
-        if self.units:
-            found.append(rule(rf"({SIGNS}?{self.number})\ ?({any_of(self.units)})", self._unit))
-        if short := {
-            scale: noun for scale, noun in self.scales.items() if len(scale) > 1 and noun.one != scale != noun.many
-        }:
-            found.append(
-                rule(rf"({self.number})\ ?({any_of(short)})", lambda match, _: self.counted(match[1], short[match[2]]))
-            )
-        found += self.last_rules
-        if self.half:
-            found.append(rule(rf"(?:1/2|½)\ ({self.noun})", self._half))
-        between = f"[{re.escape(self.groups)}]"
-        groups = rf"(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})*{between}(?=\d{{3}}\ ))?"
-        found += [rule(rf"({groups}{number})\ ({self.noun})", self._agreeing) for number in self.agreeing]
-        if self.roman_after:
-            found.append(rule("[IVX]+", self._roman))
-        return (*found, rule(rf"{SIGNS}?{self.number}", lambda match, _: self.say_number(match[0])))
+            rule(r"(?:mailto:)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", self._address),
+            rule(rf"(?:https?://)?(?:www\.)?({domain}(?::\d+)?(?:/[^\s]*?)?)/?", self._address),
+            rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
+            rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}}|\d{{2,6}}(?:\ \d{{2,6}})+)", self._numbered),
+            rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?((?<![/\d])\d{1,2}/\d{1,2})", self._fraction),
+            rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range),
+            rule(r"(\d{1,3}):(\d{1,2})", self._score),
+            rule(rf"(\d{{4}}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?{zone}?", self._moment),
+            rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment),
+            rule(rf"(?P<minus2>{SIGNS}?)(?P<sign>{signs})\ ?{amount}", self._currency),
+            rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
+            rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per)})", self._per),
+            rule(rf"({SIGNS}?{number})\ ?({any_of(self.units)})", self._unit),
+            rule(rf"({number})\ ?({any_of(short)})", lambda m, _: self.counted(m[1], short[m[2]])),
+            rule(rf"(?:1/2|½)\ ({self.noun})", self._half),
+            *(rule(rf"({groups}{agreeing})\ ({self.noun})", self._agreeing) for agreeing in self.agreeing),
+            rule("[IVX]+", self._roman),
+            rule(rf"{SIGNS}?{number}", lambda match, _: self.say_number(match[0])),
+        )
 
     def labelled(self, before: str) -> bool:
         """Whether a number after these words, in small letters, is said digit by digit."""
-        return self._labels is not None and self._labels.search(before) is not None
-
-    @cached_property
-    def _labels(self) -> re.Pattern[str] | None:
-        return re.compile(rf"\b(?:{self.labels})\Z") if self.labels else None
+        return re.search(rf"\b(?:{self.labels})\Z", before) is not None
 
     def _agreeing(self, match: re.Match[str], _: str) -> str | None:
         number, noun = int(self.parts(match[1])[0]), match[2]
@@ -270,8 +241,8 @@ class Table:
         return None if gender is None else self.joined(self.integer(number, gender), noun)
 
     def _half(self, match: re.Match[str], _: str) -> str | None:
-        gender = self.gender_of(match[1], 1)
-        return f"{self.half[gender == 'f']} {match[1]}" if gender else None
+        gender, half = self.gender_of(match[1], 1), column(self.code, "mixed").get("half", "").split("/")
+        return f"{half[gender == 'f']} {match[1]}" if gender and len(half) > 1 else None
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])
@@ -298,8 +269,7 @@ class Table:
 
     def _equation(self, match: re.Match[str], _: str) -> str | None:
         """5-3=2 and 2+2; 5-3 alone is a range, and 5/3 a fraction."""
-        signs = {**self.words, "-": self.minus, "+": self.plus}
-        parts = re.findall(rf"({self.number})|([^\d\s])", match[0])
+        signs, parts = column(self.code, "sign"), re.findall(rf"({self.number})|([^\d\s])", match[0])
         said = [self.say_number(number) if number else signs.get(OPERATORS.get(sign, sign)) for number, sign in parts]
         return None if None in said else " ".join(filter(None, said))
 
@@ -336,24 +306,24 @@ class Table:
     def _telephone(self, match: re.Match[str], _: str) -> str:
         """Digit by digit, with a pause between groups."""
         groups = self.grouped(match[0])
-        return f"{self.plus} {groups}" if match[0][0] == "+" else groups
+        return self.sign(match[0]) + groups
 
     def _address(self, match: re.Match[str], _: str) -> str:
-        signs = self.address_signs
+        signs = {**column(self.code, "address"), **self.address_signs}
         return " ".join("".join(f" {signs[char]} " if char in signs else char for char in match[1]).split())
 
     def _numbered(self, match: re.Match[str], _: str) -> str | None:
         written = match[1]
         if " " in written:
-            return f"{self.number_word} {self.grouped(written)}" if is_code(written) else None
-        return f"{self.number_word} {self.digits(written) if len(written) > 4 else self.integer(int(written))}"
+            return self.between.number + self.grouped(written) if is_code(written) else None
+        return self.between.number + (self.digits(written) if len(written) > 4 else self.integer(int(written)))
 
     def _fraction(self, match: re.Match[str], _: str) -> str | None:
         whole, written = match[1] or match[3], (match[4] or match[2]).translate(_FRACTIONS)
-        if said := self.fractions.get(written if whole is None else f"{whole} {written}"):
+        if said := column(self.code, "fraction").get(written if whole is None else f"{whole} {written}"):
             return said
-        if whole is not None and written in self.mixed:
-            return f"{self.integer(int(whole))} {self.mixed[written]}"
+        if whole is not None and (rest := column(self.code, "mixed").get(written)):
+            return f"{self.integer(int(whole))} {rest}"
         above, below = map(int, written.split("/"))
         if self.part is None or not 0 < above < below or below not in (5, 6, 8):
             return None
@@ -366,17 +336,17 @@ class Table:
         ends = re.fullmatch(r"(\d+)-(\d+).*", f"{first}-{last.lstrip(sign)}" if sign else f"{first}-{last}", re.DOTALL)
         if ends and (any(len(end) > 1 and end[0] == "0" for end in ends.groups()) or int(ends[1]) >= int(ends[2])):
             return None
-        word = self.to.strip()
+        word = self.between.to.strip()
         said = self.say(first, word), self.say(last if sign is None or sign in last else sign + last, word)
         if None in said:
             return None
         start = "" if not self.start or before in self.starts else f"{self.start} "
-        return f"{start}{said[0]}{self.to}{said[1]}"
+        return f"{start}{said[0]}{self.between.to}{said[1]}"
 
     def _score(self, match: re.Match[str], _: str) -> str | None:
         if any(len(goals) > 1 and goals[0] == "0" for goals in match.groups()):
             return None
-        return f"{self.integer(int(match[1]))}{self.score or self.to}{self.integer(int(match[2]))}"
+        return f"{self.integer(int(match[1]))}{self.between.score}{self.integer(int(match[2]))}"
 
     def _moment(self, match: re.Match[str], before: str) -> str | None:
         """2026-11-23T14:05:00Z: the date, the time without seconds that are zero or that no rule says, its zone."""
@@ -415,7 +385,7 @@ class Table:
             parts.append(self.counted(whole, main))
         if int(decimals or 0):
             parts.append(self.counted(str(int(decimals)), small))
-        return minus + self.hundredths_join.join(parts)
+        return minus + self.between.cents.join(parts)
 
     def _unit(self, match: re.Match[str], _: str) -> str:
         number, unit = match.groups()
@@ -429,7 +399,7 @@ class Table:
     @cached_property
     def _open(self) -> re.Pattern[str]:
         """A word whose meaning may depend on the next one."""
-        signs = any_of(self.currencies) or "(?!)"
+        signs = any_of(self.currencies)
         return re.compile(
             rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
             rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
@@ -476,8 +446,8 @@ def roman(written: str) -> int:
 
 
 def any_of(found: Iterable[str]) -> str:
-    """A pattern of any of these words, the longest first."""
-    return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
+    """A pattern of any of these words, the longest first; of nothing without any."""
+    return "|".join(map(re.escape, sorted(found, key=len, reverse=True))) or "(?!)"
 
 
 def is_spelled(whole: str) -> bool:

@@ -20,13 +20,6 @@ _COUNTED = (
     "度|平方米|平方公里|立方米|美元|欧元|歐元|英镑|英鎊|日元|人民币|晚|夜|集|期|届|屆|轮|輪|局|票|毛|角|分|行|片|盒|"
     "箱|袋|包|罐|盘|盤|朵|棵|株|幅|篇|组|組|批|代|码|碼|寸|尺|丈|成|站|圈|声|聲|刻钟|刻鐘|个月|個月|週|千|万|萬|亿|億"
 )
-_UNITS = {
-    "km/h": "公里每小时", "m/s": "米每秒", "km²": "平方公里", "km": "公里", "m²": "平方米", "m³": "立方米", "m": "米",
-    "cm": "厘米", "mm": "毫米", "kg": "公斤", "g": "克", "mg": "毫克", "L": "升", "l": "升", "ml": "毫升", "mL": "毫升",
-    "kWh": "千瓦时", "kW": "千瓦", "W": "瓦", "V": "伏", "Hz": "赫兹", "kHz": "千赫", "MHz": "兆赫", "GHz": "吉赫",
-    "h": "小时", "min": "分钟", "s": "秒", "ms": "毫秒", "°C": "摄氏度", "℃": "摄氏度", "°F": "华氏度", "°": "度",
-    "dB": "分贝", "Mbps": "兆比特每秒",
-}  # fmt: skip
 
 
 def cardinal(number: int) -> str:
@@ -66,18 +59,10 @@ class _Chinese(Numerals):
 
 
 _SAID = _Chinese(
+    code="zh",
     names=_DIGITS,
     cardinal=cardinal,
-    minus="负",
-    plus="加",
-    point="点",
-    to="到",
-    score="比",
-    over="分之",
     comma="，",
-    operators={"+": "加", "-": "减", "×": "乘", "÷": "除以", "=": "等于"},
-    money={"¥": "元", "$": "美元", "€": "欧元", "£": "英镑", "₩": "韩元", "₹": "卢比", "¢": "美分"},
-    units=_UNITS,
     scales="百万|百萬|千万|千萬|万亿|萬億|百|千|万|萬|亿|億",
     labels=(*(noun + after for noun in ("码", "号") for after in ("", "：", ":", "是", "为")), "房间"),
 )
@@ -108,7 +93,7 @@ def runs() -> Runs:
         rule(rf"({SIGNED})\ ?([%‰])", _percent),
         rule(
             rf"([-−+])({NUMBER})\ ?(℃|°C|摄氏度|度)",
-            lambda m, _: f"零{'上' if m[1] == '+' else '下'}{_SAID.counted(m[2])}{_UNITS.get(m[3], m[3])}",
+            lambda m, _: f"零{'上' if m[1] == '+' else '下'}{_SAID.counted(m[2])}{_SAID.units.get(m[3], m[3])}",
         ),
         _SAID.fraction(),
         _SAID.range(),
@@ -134,7 +119,7 @@ def _counted(match: re.Match[str], before: str) -> str:
 
 
 def _years(match: re.Match[str], _: str) -> str:
-    return _SAID.to.join(_SAID.digits(year) for year in match.groups() if year)
+    return _SAID.between.to.join(_SAID.digits(year) for year in match.groups() if year)
 
 
 def _clock(match: re.Match[str], _: str) -> str:

@@ -16,12 +16,14 @@ from openai.types.realtime.realtime_server_event import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from agent_tts.agent.realtime.conversation import (
+    MAX_INPUT,
     MAX_ITEMS,
     MAX_MESSAGE,
     MAX_PENDING,
     Answer,
     Conversation,
     Detect,
+    Hush,
     Recognise,
     Stop,
 )
@@ -44,9 +46,11 @@ def voices(name: str) -> None:
 class Talk:
     """A conversation and what it has told."""
 
-    def __init__(self, *, deaf: str | None = None, beta: bool = False) -> None:
+    def __init__(self, *, deaf: str | None = None, beta: bool = False, plays: bool = False) -> None:
         numbers = itertools.count()
-        self.rules = Conversation(SessionSettings(), voices, deaf, lambda kind: f"{kind}_{next(numbers)}", beta=beta)
+        self.rules = Conversation(
+            SessionSettings(), voices, deaf, lambda kind: f"{kind}_{next(numbers)}", beta=beta, plays=plays
+        )
         self.all: list[dict[str, Any]] = []
         self.rules.begin()
         self.told()
@@ -327,6 +331,152 @@ def test_what_is_not_supported_is_told_in_openais_form() -> None:
     assert error(talk.told())["code"] == "invalid_json"
 
 
+VAD = {
+    "type": "server_vad",
+    "threshold": 0.7,
+    "prefix_padding_ms": 100,
+    "silence_duration_ms": 700,
+    "create_response": False,
+    "interrupt_response": True,
+    "idle_timeout_ms": 6_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ({"silence_duration_ms": 900}, VAD | {"silence_duration_ms": 900}),
+        ({"type": "server_vad", "threshold": 0.2}, VAD | {"threshold": 0.2}),
+        ({"type": "server_vad", "threshold": None, "idle_timeout_ms": None}, VAD | {"idle_timeout_ms": None}),
+        ({"type": None, "prefix_padding_ms": None}, VAD),
+        ({}, VAD),
+        (None, None),
+        ({"type": "semantic_vad"}, None),
+        ({"type": "semantic_vad", "eagerness": "high"}, None),
+    ],
+)
+def test_a_part_of_turn_detection_changes_that_part(given: Any, known: Any, talk: Talk) -> None:
+    """A null is a field that is not given, where it is no value. Another kind begins with its defaults."""
+
+    def update(**fields: Any) -> dict[str, Any]:
+        (told,) = talk.send("session.update", session={"audio": {"input": fields}})
+        found: dict[str, Any] = told["session"]["audio"]["input"]
+        return found
+
+    update(turn_detection=VAD, transcription={"model": "whisper-1", "language": "de"})
+    found = update(turn_detection=given)
+    if given and given.get("type") == "semantic_vad":
+        assert (
+            found["turn_detection"]
+            == {"create_response": True, "interrupt_response": True, "eagerness": "auto"} | given
+        )
+        assert update(turn_detection={"eagerness": "low"})["turn_detection"]["eagerness"] == "low"
+    else:
+        assert found["turn_detection"] == known
+    assert update(turn_detection=None)["turn_detection"] is None
+    fresh = update(turn_detection={"silence_duration_ms": 300})["turn_detection"]
+    assert (fresh["type"], fresh["silence_duration_ms"], fresh["threshold"]) == ("server_vad", 300, 0.5)
+    assert found["transcription"] == {"model": "whisper-1", "language": "de", "prompt": None}
+    partly = update(transcription={"language": None})["transcription"]
+    assert partly == {"model": "whisper-1", "language": None, "prompt": None}
+    assert update(transcription=None)["transcription"] is None
+
+
+def test_a_silence_behind_the_answer_is_answered_once(talk: Talk) -> None:
+    """It counts on the clock of the user's audio, from the end of the answer's sound and of each voice.
+
+    Mutation: it counts from `response.done`, while the user still listens.
+    """
+    idle = {"type": "server_vad", "idle_timeout_ms": 5_000}
+    talk.send("session.update", session={"audio": {"input": {"turn_detection": idle}}})
+    talk.rules.heard_until(60_000)  # nobody has answered yet
+    talk.answer("One", "two", "three", "four")  # two seconds
+    for at_ms in (61_000, 66_900):
+        talk.rules.heard_until(at_ms)
+    talk.rules.speech_started(66_950)
+    talk.rules.heard_until(67_500)
+    talk.rules.speech_stopped(67_600)
+    (heard,) = talk.orders()
+    talk.rules.heard_until(67_700)
+    talk.rules.recognised(heard.item_id, "")
+    talk.told()
+    talk.rules.heard_until(72_600)
+    assert talk.kinds() == []
+    talk.rules.heard_until(72_700)
+    told = talk.told()
+    assert [event["type"] for event in told] == [
+        "input_audio_buffer.timeout_triggered",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+    ]
+    assert (told[0]["audio_start_ms"], told[0]["audio_end_ms"]) == (67_700, 72_700)
+    assert told[0]["item_id"] == told[1]["item_id"]
+    (heard,) = talk.orders()
+    talk.rules.recognised(heard.item_id, "")
+    (asked,) = talk.orders()
+    assert asked.messages[-1]["role"] == "assistant"
+    talk.rules.failed("no answer")
+    talk.rules.heard_until(200_000)
+    assert "input_audio_buffer.timeout_triggered" not in talk.kinds()
+
+
+def test_a_slow_transcript_leaves_a_later_turn_out_of_an_answer(talk: Talk) -> None:
+    """What is committed after a response was asked for is not its. Mutation: it waits for all words, and has them."""
+    talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
+    for _ in range(2):
+        talk.send("input_audio_buffer.append", audio=HALF_SECOND)
+        talk.send("input_audio_buffer.commit")
+        if talk.rules.response is None:
+            talk.send("response.create")
+    first, second = (order for order in talk.orders() if isinstance(order, Recognise))
+    talk.rules.recognised(first.item_id, "What is the time?")
+    (asked,) = talk.orders()
+    assert asked.messages == [{"role": "user", "content": "What is the time?"}]
+    talk.rules.written("Ten.")
+    talk.rules.recognised(second.item_id, "And the day?")
+    talk.rules.answered()
+    assert [text for _, text in talk.prompt()] == ["What is the time?", "And the day?", "Ten."]
+
+
+def test_what_the_assistant_says_in_a_row_is_one_message(talk: Talk) -> None:
+    talk.send("response.create")
+    talk.rules.spoken([SpokenWord("Wait.", 0.0, False)], SECOND)
+    talk.rules.called("look", "a", "{}")
+    talk.rules.answered()
+    talk.send("conversation.item.create", item={"type": "function_call_output", "call_id": "a", "output": "Ten."})
+    talk.write("It is", "assistant")
+    talk.write("ten.", "assistant")
+    talk.orders()
+    talk.send("response.create")
+    (asked,) = talk.orders()
+    (first, result, last) = asked.messages
+    assert (first["content"], len(first["tool_calls"]), result["role"]) == ("Wait.", 1, "tool")
+    assert last == {"role": "assistant", "content": "It is\nten."}
+
+
+def test_sound_that_is_played_is_told_and_cut_where_it_was_heard() -> None:
+    """Two answers wait: the first is being played, of the second nothing was."""
+    talk = Talk(plays=True)
+    first, second = talk.answer("One", "two"), talk.answer("three", "four", finish=False)
+    ids = {event["response"]["id"]: None for event in talk.all if event["type"] == "response.created"}
+    assert "response.output_audio.delta" not in {event["type"] for event in talk.all}
+    talk.rules.speech_started(100)
+    assert [type(order) for order in talk.orders()] == [Hush, Stop]
+    talk.rules.hushed({next(iter(ids)): 600})
+    told = [event for event in talk.told() if event["type"] == "conversation.item.truncated"]
+    assert [(event["item_id"], event["audio_end_ms"]) for event in told] == [(first, 600), (second, 0)]
+    assert talk.prompt() == [("assistant", "One two")]
+    talk.answer("five")
+    *_, last = (event["response"]["id"] for event in talk.all if event["type"] == "response.created")
+    talk.rules.played(last)
+    talk.rules.played(last)
+    assert talk.kinds() == ["output_audio_buffer.stopped"]
+    talk.send("output_audio_buffer.clear")
+    assert talk.orders() == []  # nothing is played
+
+
 @pytest.mark.parametrize("name", ["anna", "marin", None])
 def test_openais_voices_and_the_nodes_are_taken(name: str | None, talk: Talk) -> None:
     (told,) = talk.send("session.update", session={"audio": {"output": {"voice": name}}})
@@ -378,7 +528,12 @@ JSON = st.recursive(
     max_leaves=6,
 )
 DETECTION = st.sampled_from(
-    [None, {"type": "server_vad"}, {"type": "semantic_vad"}, {"type": "server_vad", "create_response": False}]
+    [
+        None,
+        {"type": "server_vad", "idle_timeout_ms": 5_000},
+        {"type": "semantic_vad"},
+        {"type": "server_vad", "create_response": False},
+    ]
 )
 MESSAGES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda d: {"type": "session.update", "session": {"audio": {"input": {"turn_detection": d}}}}, DETECTION),
@@ -421,15 +576,19 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     TEXT.map(lambda text: lambda rules: rules.failed(text)),
     st.just(lambda rules: rules.speech_started(10)),
     st.just(lambda rules: rules.speech_stopped(20)),
+    st.integers(0, 60_000).map(lambda at_ms: lambda rules: rules.heard_until(at_ms)),
+    st.integers(0, 900).map(lambda ms: lambda rules: rules.hushed(dict.fromkeys(["resp_1", "resp_2"], ms))),
     st.builds(lambda i, text: lambda rules: rules.recognised(i, text), IDS, TEXT),
 )
 
 
-@given(st.lists(STEPS, max_size=25), st.booleans())
-def test_whatever_comes_the_messages_are_openais_and_each_response_ends_once(steps: list[Step], is_deaf: bool) -> None:
+@given(st.lists(STEPS, max_size=25), st.booleans(), st.booleans())
+def test_whatever_comes_the_messages_are_openais_and_each_response_ends_once(
+    steps: list[Step], is_deaf: bool, plays: bool
+) -> None:
     numbers = itertools.count(1)
     rules = Conversation(
-        SessionSettings(), voices, "None." if is_deaf else None, lambda kind: f"{kind}_{next(numbers)}"
+        SessionSettings(), voices, "None." if is_deaf else None, lambda kind: f"{kind}_{next(numbers)}", plays=plays
     )
     rules.begin()
     for step in steps:
@@ -516,8 +675,14 @@ def test_long_conversations_cost_what_their_messages_do(talk: Talk) -> None:
     for _ in range(990):
         talk.write("x")
     last = talk.write("x")
-    input_ = [{"type": "item_reference", "id": last}] * 1_300
-    assert work(lambda: talk.send("response.create", response={"input": input_})) < 600_000
+    reference, new = {"type": "item_reference", "id": last}, {"type": "message", "role": "user"}
+    for named in ([reference] * MAX_INPUT, [new] * MAX_INPUT):
+        assert work(lambda named=named: talk.send("response.create", response={"input": named})) < 200_000  # type: ignore[misc]
+        assert talk.rules.response is not None
+        talk.send("response.cancel")
+    many = [reference] * 1_300
+    assert work(lambda: talk.send("response.create", response={"input": many})) < 400_000  # of which most is JSON
+    assert talk.all[-1]["error"]["code"] == "array_above_max_length"
     for _ in range(6):
         talk.write("x" * 60_000)
     assert work(lambda: talk.write("x" * 60_000)) < 500_000

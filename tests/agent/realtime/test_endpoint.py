@@ -137,8 +137,9 @@ async def test_text_before_a_call_comes_before_it_in_the_output_and_the_next_que
         await socket.send(json.dumps({"type": "response.create", "response": {"output_modalities": ["text"]}}))
         await until_type(socket, "response.done")
         roles = [message["role"] for message in llm.requests[-1] if message["role"] != "system"]
-        assert roles == ["assistant", "assistant", "tool", "tool"]
-        assert llm.requests[-1][-4]["content"] == "I look."
+        assert roles == ["assistant", "tool", "tool"]  # servers that check roles refuse two of the assistant
+        asked = llm.requests[-1][-3]
+        assert (asked["content"], len(asked["tool_calls"])) == ("I look.", 2)
 
 
 @pytest.mark.parametrize("modality", ["audio", "text"])

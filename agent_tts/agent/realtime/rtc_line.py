@@ -1,0 +1,186 @@
+"""A realtime session's client over WebRTC: messages on the data channel `oai-events`, a track for each side's voice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import av
+from aiortc import MediaStreamTrack, RTCDataChannel
+from aiortc.mediastreams import MediaStreamError
+
+from agent_tts.engine_info import SAMPLE_RATE
+from agent_tts.errors import SlowConsumer
+from agent_tts.serve.access.guard import Client
+from agent_tts.serve.node import Node
+from agent_tts.serve.transports.rtc_peer import MAX_BUFFERED, MAX_STRAY_CHANNELS, RTCP_SILENCE_S, SpeechConnection
+from agent_tts.serve.transports.sdp import Offer
+
+CHANNEL = "oai-events"
+MAX_MESSAGES = 256  # that wait to be read; a client that sends more is hung up on
+MAX_VOICE_S = 5.0  # of the user that waits to be heard; older is dropped
+
+
+class RtcLine:
+    """A client that has sent an offer. Its `SpeechConnection` holds it, so its owner clears it in the end."""
+
+    def __init__(self, node: Node, client: Client) -> None:
+        self.on_played: Callable[[], None] = lambda: None
+        self._timeouts = node.settings.timeouts
+        self._longest = node.settings.limits.message_bytes
+        self._peer = SpeechConnection(node, client, lambda: self.on_played(), self._lose, microphone=True)
+        self._peer.connection.on("datachannel", self._on_channel)
+        self._peer.connection.on("connectionstatechange", self._on_state)
+        # The client's channel, None until it is open; when it must be; how many others were opened.
+        self._channel: RTCDataChannel | None = None
+        self._channel_due = time.monotonic() + 3 * self._timeouts.handshake_s
+        self._strays = 0
+        # Bytes that the client takes in one message.
+        self._most = 0
+        # Messages that were not read yet, and the user's voice, pcm; set when there is more of either, or an end.
+        self._messages: deque[str | bytes] = deque()
+        self._voice: deque[bytes] = deque(maxlen=round(MAX_VOICE_S / 0.02))  # of packets of 20 ms
+        self._has_message, self._has_voice, self._has_room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # Numbers of the track for the responses that it has.
+        self._numbers: dict[str, int] = {}
+        self._counter = itertools.count(1)
+        self._ended: set[str] = set()
+        # Why the client is lost; None while it is not.
+        self._lost: str | None = None
+        # Takes the client's voice; None before the answer, or if it sends none.
+        self._listener: asyncio.Task[None] | None = None
+
+    async def answer(self, offer: Offer) -> str:
+        """The answer to the client's offer. After an error the caller must `close`."""
+        self._most = offer.max_message
+        answer = await self._peer.answer(offer)
+        if self._peer.microphone is not None:
+            self._listener = asyncio.create_task(self._listen(self._peer.microphone), name="listener of a line")
+            self._listener.add_done_callback(lambda _: self._lose("the client's voice has ended"))
+        return answer
+
+    # ------------------------------------------------------------ messages
+
+    async def receive(self) -> str | bytes | None:
+        while not self._messages and self._lost is None:
+            self._has_message.clear()
+            await self._has_message.wait()
+        return self._messages.popleft() if self._messages else None
+
+    async def room(self) -> None:
+        while self._lost is None and (self._channel is None or self._channel.bufferedAmount >= MAX_BUFFERED):
+            self._has_room.clear()
+            try:
+                async with asyncio.timeout(None if self._channel is None else self._timeouts.write_s):
+                    await self._has_room.wait()
+            except TimeoutError:
+                raise SlowConsumer("the client reads no messages") from None
+        if self._lost is not None:
+            raise ConnectionError(self._lost)
+
+    def send(self, texts: list[str], size: int) -> None:
+        assert self._channel is not None, "there is room"
+        for text in texts:
+            if self._channel.readyState == "open" and len(text.encode()) <= self._most:
+                self._channel.send(text)
+            else:
+                self._lose("a message is too long for the client")
+
+    def cut(self) -> None:
+        self._lose("cut")
+
+    async def close(self, code: int) -> None:
+        """The code is a WebSocket's."""
+        self._lose("closed")
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        await self._peer.close("a realtime call")
+
+    def gone(self) -> str | None:
+        """Why the client cannot be reached any more; None if it can."""
+        now = time.monotonic()
+        if self._channel is None:
+            return self._lost or ("no data channel was opened" if now > self._channel_due else None)
+        is_silent = now - max(self._channel_due, self._peer.guard.heard_at) > RTCP_SILENCE_S
+        return self._lost or self._peer.guard.fault or ("the client is gone" if is_silent else None)
+
+    def _lose(self, why: str) -> None:
+        """The first reason counts."""
+        self._lost = self._lost or why
+        for event in (self._has_message, self._has_voice, self._has_room):
+            event.set()
+
+    def _on_state(self) -> None:
+        if self._peer.connection.connectionState in ("failed", "closed"):
+            self._lose("the client has hung up")
+
+    def _on_channel(self, channel: RTCDataChannel) -> None:
+        if self._channel is not None:
+            channel.close()
+            self._strays += 1
+            if self._strays > MAX_STRAY_CHANNELS:
+                self._lose("the client opens too many data channels")
+            return
+        self._channel, self._channel_due = channel, time.monotonic()
+        channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
+        channel.on("bufferedamountlow", self._has_room.set)
+        channel.on("message", self._on_message)
+        channel.on("close", lambda: self._lose("the client has hung up"))
+        self._has_room.set()
+
+    def _on_message(self, data: str | bytes) -> None:
+        if len(data) > self._longest or len(self._messages) == MAX_MESSAGES:
+            self._lose("the client sends too much")
+        elif self._lost is None:
+            self._messages.append(data)
+            self._has_message.set()
+
+    # ------------------------------------------------------------ sound
+
+    async def voice(self) -> bytes | None:
+        while not self._voice and self._lost is None:
+            self._has_voice.clear()
+            await self._has_voice.wait()
+        pcm = b"".join(self._voice)
+        self._voice.clear()
+        return pcm or None
+
+    async def _listen(self, microphone: MediaStreamTrack) -> None:
+        """Take what aiortc decodes, always: it would keep all of it."""
+        resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE)
+        with contextlib.suppress(MediaStreamError):  # its end
+            while True:
+                frame = await microphone.recv()
+                assert isinstance(frame, av.AudioFrame)
+                self._voice.extend(made.to_ndarray().tobytes() for made in resampler.resample(frame))
+                self._has_voice.set()
+
+    def play(self, response_id: str, pcm: bytes) -> None:
+        if response_id not in self._numbers:
+            self._numbers[response_id] = next(self._counter)
+        self._peer.track.write(self._numbers[response_id], pcm)
+
+    def end(self, response_id: str) -> None:
+        if response_id in self._numbers:
+            self._ended.add(response_id)
+            self._peer.track.end(self._numbers[response_id])
+
+    def hush(self) -> Mapping[str, int]:
+        track, numbers, self._numbers = self._peer.track, self._numbers, {}
+        self._ended.clear()
+        played = {response_id: track.played_ms(number) or 0 for response_id, number in numbers.items()}
+        for number in numbers.values():
+            track.clear(number)
+        return played
+
+    def played(self) -> list[str]:
+        over = [each for each in self._ended if not self._peer.track.is_playing(self._numbers[each])]
+        for response_id in over:
+            self._ended.remove(response_id)
+            del self._numbers[response_id]
+        return over

@@ -1,0 +1,77 @@
+"""What each language calls units, money, fractions, signs and formulas: the columns of `words.tsv`.
+
+Its rows have a kind, what is written (units and currencies in all their spellings), and a cell for each language, empty
+where it has no word. A noun is `one/many/few:gender`: forms that are like the one before are left out, and so is "m". A
+currency may have its hundredth behind a plus. `_` is a space at the edge of a word; `{0}` and `{1}` are parts of a
+formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+_HEAD, *_LINES = (line.split("\t") for line in Path(__file__).with_name("words.tsv").read_text("utf-8").splitlines())
+_ROWS = [dict(zip(_HEAD, line, strict=False)) for line in _LINES]  # a line may end before its last cells
+
+Money = tuple["Noun", "Noun | None"]  # and its hundredth, if it is said
+
+
+class Noun(NamedTuple):
+    """What is counted."""
+
+    one: str
+    many: str
+    gender: str = "m"  # "f" or "n" otherwise: some number words agree with it; "" for one that none does
+    few: str = ""  # after 2, 3 and 4 in Slavic languages
+
+    @classmethod
+    def of(cls, cell: str) -> Noun:
+        written, colon, gender = cell.partition(":")
+        one, *others = written.split("/")
+        return cls(one, others[0] if others else one, gender if colon else "m", *others[1:])
+
+
+class Between(NamedTuple):
+    """What stands between numbers, or before one, with its spaces."""
+
+    minus: str
+    plus: str
+    point: str
+    to: str  # between the ends of a range
+    score: str  # between the goals of 3:2
+    number: str = ""  # for No. 5
+    cents: str = ""  # between an amount and its hundredths
+    over: str = ""  # between the parts of a fraction, the denominator first
+
+
+@cache
+def column(language: str, kind: str) -> Mapping[str, str]:
+    """The words of a kind in a language, a code, by what is written; none in an unknown language."""
+    found: dict[str, str] = {}
+    for row in _ROWS:
+        if row["kind"] == kind and (cell := row.get(language)):
+            spellings = row["written"].split() if kind in ("unit", "money") else [row["written"]]
+            found |= dict.fromkeys(spellings, cell.replace("_", " "))
+    return MappingProxyType(found)
+
+
+def between(language: str) -> Between:
+    return Between(**column(language, "word"))
+
+
+def nouns(language: str) -> dict[str, Noun]:
+    """Units by their signs."""
+    return {sign: Noun.of(cell) for sign, cell in column(language, "unit").items()}
+
+
+def money(language: str) -> dict[str, Money]:
+    """Currencies by their signs and codes."""
+    found = {}
+    for sign, cell in column(language, "money").items():
+        main, _, small = cell.partition(" + ")
+        found[sign] = Noun.of(main), Noun.of(small) if small else None
+    return found
