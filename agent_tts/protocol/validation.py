@@ -159,8 +159,10 @@ def body_error(
     return UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
 
 
-def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, depth: int = 1) -> Model:
-    """The body of an HTTP request that speaks at most `max_chars`, checked; for the other arguments see `body_error`.
+def check_body(
+    model: type[Model], body: bytes, spoken: str | None = None, max_chars: int = 0, *, depth: int = 1
+) -> Model:
+    """The body of an HTTP request, checked; `max_chars` is of the text to speak. For the others see `body_error`.
 
     Raises:
         BadMessage, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
@@ -169,8 +171,8 @@ def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, 
         wanted = model.model_validate(parse(body, NOT_JSON))
     except ValidationError as error:
         raise body_error(error, model, spoken=spoken, depth=depth) from None
-    text: str = getattr(wanted, spoken)
-    if not text.strip():
+    text: str = "" if spoken is None else getattr(wanted, spoken)
+    if spoken is not None and not text.strip():
         raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)
     if len(text) > max_chars:
         raise TextTooLong(f"{spoken} has more than {max_chars} characters")

@@ -127,4 +127,7 @@ async def speak_events(request: Request, client: Authorized) -> Response:
 
 
 async def _options(node: Node, wanted: CartesiaRequest) -> SpeechOptions:
-    return wanted.options(node) if wanted.pronunciation_dict_id is None else await node.reading(wanted.options, node)
+    def unpaced() -> SpeechOptions:
+        return node.unpaced(wanted.overrides(node.dictionaries))
+
+    return unpaced() if wanted.pronunciation_dict_id is None else await node.reading(unpaced)
