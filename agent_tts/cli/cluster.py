@@ -262,6 +262,7 @@ def _take_part(machine: MachineFlags, host: str, head: str, options: dict[str, A
     import asyncio
 
     from agent_tts.cluster.door import Door
+    from agent_tts.cluster.haproxy import Callers
     from agent_tts.cluster.machine import Machine
     from agent_tts.serve.telemetry.logs import log_to_stderr
 
@@ -270,15 +271,8 @@ def _take_part(machine: MachineFlags, host: str, head: str, options: dict[str, A
     ray = [f"--node-ip-address={RAY_LOOPBACK if _is_local(host) else host}"]
     ray += [] if machine.gpus is None else [f"--num-gpus={machine.gpus}"]
     ray += [] if machine.cpus is None else [f"--num-cpus={machine.cpus}"]
-    door = Door(
-        port=machine.port,
-        host=host if _is_local(host) else "0.0.0.0",
-        tls_pem=machine.tls_pem,
-        folder=place / "door",
-        metrics_port=machine.metrics_port,
-        accept_proxy=machine.accept_proxy,
-        connections_per_address=machine.connections_per_address,
-    )
+    told = (machine.tls_pem, machine.metrics_port, machine.accept_proxy, machine.connections_per_address)
+    door = Door(machine.port, host if _is_local(host) else "0.0.0.0", place / "door", Callers(*told))
 
     def started() -> None:
         (place / "head").write_text(head)

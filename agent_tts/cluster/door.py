@@ -16,6 +16,7 @@ import socket
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -51,30 +52,14 @@ class Door:
     Args:
         port: where callers come; 0 picks a free one.
         host: an address of this machine.
-        tls_pem: path of a PEM file with a certificate, its intermediate certificates and the key; read again when it
-            changes. None: no TLS.
         folder: for its files, one for each door; nobody else may write there.
-        metrics_port: port on loopback for HAProxy's own metrics, `/metrics`; None: no such port.
-        accept_proxy: callers come by a load balancer that tells their addresses by the PROXY protocol.
-        connections_per_address: most at once of an IPv4 address, or of 64 bits of an IPv6 address; None: any number.
     """
 
-    def __init__(
-        self,
-        *,
-        port: int,
-        host: str = "0.0.0.0",
-        tls_pem: str | None = None,
-        folder: Path,
-        metrics_port: int | None = None,
-        accept_proxy: bool = False,
-        connections_per_address: int | None = None,
-    ) -> None:
+    def __init__(self, port: int, host: str, folder: Path, callers: haproxy.Callers) -> None:
         self.host, self.port = host, port  # a port that was picked is known after `start`
-        self._tls = None if tls_pem is None else Path(tls_pem).resolve()
+        self._tls = None if callers.tls_pem is None else Path(callers.tls_pem).resolve()
         self._folder = folder
-        # More arguments of `haproxy.configuration`.
-        self._options = (metrics_port, accept_proxy, connections_per_address)
+        self._callers = replace(callers, tls_pem=None if self._tls is None else str(self._tls))
         self.pid: int | None = None  # of HAProxy, while it runs
         self._nodes: tuple[NodeAddress, ...] | None = None  # None: an adopted HAProxy keeps its own
         # Serialises what is said to HAProxy.
@@ -119,7 +104,7 @@ class Door:
 
     def tell(self, part: str, is_whole: bool) -> None:
         """Have HAProxy's metrics, if it has any, show the state of a part of the machine, one of `haproxy.PARTS`."""
-        if self._options[0] is not None:
+        if self._callers.metrics_port is not None:
             self._parts[part] = is_whole
 
     async def close(self, drain_s: float = 0.0) -> None:
@@ -212,8 +197,7 @@ class Door:
         return listener
 
     def _text(self) -> str:
-        tls = None if self._tls is None else str(self._tls)
-        return haproxy.configuration(f"{self.host} {self.port}", tls, *self._options)
+        return haproxy.configuration(f"{self.host} {self.port}", self._callers)
 
     def _watch(self, pid: int) -> None:
         """Have `pid` for as long as the process runs; it need not be a child."""
@@ -313,7 +297,6 @@ class Door:
             self._parts = {part: state for part, state in self._parts.items() if parts.get(part) is not state}
 
     async def _renew(self) -> None:
-        """Give HAProxy a certificate that has changed."""
         if self._tls is None or _text_of(self._tls) == self._certificate:
             return
         pem = self._read_certificate(self._tls)

@@ -47,13 +47,22 @@ backend machine
 """ + "".join(f"  server {part} 127.0.0.1:1\n" for part in PARTS)
 
 
-def configuration(
-    address: str,
-    tls_pem: str | None = None,
-    metrics_port: int | None = None,
-    accept_proxy: bool = False,
-    connections_per_address: int | None = None,
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Who is let in, and how."""
+
+    # Path of a PEM file with a certificate, its intermediate certificates and the key, read again when it changes.
+    tls_pem: str | None = None
+    # Port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
+    metrics_port: int | None = None
+    # Each connection begins with a header of the PROXY protocol, version 1 or 2, of a load balancer: it tells the
+    # address.
+    accept_proxy: bool = False
+    # Most at once of an IPv4 address, or of 64 bits of an IPv6 address; None: any number.
+    connections_per_address: int | None = None
+
+
+def configuration(address: str, callers: Callers) -> str:
     """The text of `haproxy.cfg`.
 
     The listener is inherited, so a restarted HAProxy needs no free port, and callers wait meanwhile. The runtime API
@@ -61,16 +70,11 @@ def configuration(
 
     Args:
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
-        tls_pem: path of a PEM file with a certificate, its intermediate certificates and the key; None: no TLS.
-        metrics_port: port on loopback for `/metrics` of HAProxy itself, where the build has them; None: no such port.
-        accept_proxy: each connection begins with a header of the PROXY protocol, version 1 or 2, and the address is
-            that which it tells.
-        connections_per_address: most at once of an IPv4 address, or of 64 bits of an IPv6 address; None: any number.
     """
-    proxy = " accept-proxy" if accept_proxy else ""
-    limit = "" if connections_per_address is None else _PER_ADDRESS % connections_per_address
-    tls = "" if tls_pem is None else f" ssl crt {_quoted(tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
-    own = "" if metrics_port is None else _OWN % metrics_port
+    proxy = " accept-proxy" if callers.accept_proxy else ""
+    limit = "" if callers.connections_per_address is None else _PER_ADDRESS % callers.connections_per_address
+    tls = "" if callers.tls_pem is None else f" ssl crt {_quoted(callers.tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
+    own = "" if callers.metrics_port is None else _OWN % callers.metrics_port
     return f"""# Of the door at {address}, which writes this file.
 .if !version_atleast(2.8)
 .alert "HAProxy 2.8 or newer is needed: servers are added while it runs"

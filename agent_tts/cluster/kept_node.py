@@ -19,7 +19,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,37 +63,32 @@ class Record:
         return _started(self.pid) == self.started
 
 
+@dataclass
 class KeptNode:
-    """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last.
+    """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last."""
 
-    Args:
-        folder: for places, settings and logs; nobody else may read it.
-        settings: of the node; its port, name and ledger are chosen here.
-        host: the address at which other machines reach it.
-        gpus: as in CUDA_VISIBLE_DEVICES; "" for none.
-    """
-
-    def __init__(self, folder: Path, settings: Settings, host: str, gpus: str) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._host = host
-        self._gpus = gpus
-        # The number of its place and the lock of it, from `start` on; and what is known of its process.
-        self._place = -1
-        self._lock: int | None = None
-        self.record: Record | None = None
-        self._figures = Figures()
-        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=False)
+    folder: Path  # for places, settings and logs; nobody else may read it
+    settings: Settings  # of the node; its port, name and ledger are chosen here
+    host: str  # the address at which other machines reach it
+    gpus: str  # as in CUDA_VISIBLE_DEVICES; "" for none
+    # The number of its place and the lock of it, from `start` on; and what is known of its process.
+    place: int = -1
+    lock: int | None = None
+    record: Record | None = None
+    figures: Figures = field(default_factory=Figures)
+    http: httpx.AsyncClient = field(
+        default_factory=partial(httpx.AsyncClient, timeout=ANSWER_S, trust_env=False, verify=False)
+    )
 
     @property
     def counts_path(self) -> Path:
         """Where it asks for the counts of its keys."""
-        return self._folder / f"{self._place}.sock"
+        return self.folder / f"{self.place}.sock"
 
     @property
     def url(self) -> str:
         assert self.record is not None
-        return f"http://{host_port(self._host, self.record.port)}"
+        return f"http://{host_port(self.host, self.record.port)}"
 
     async def start(self, before: Callable[[Path], Any]) -> bool:
         """Adopt a node or start one, and wait until it takes callers; returns whether it was adopted.
@@ -103,10 +99,10 @@ class KeptNode:
         Raises:
             SettingsError: it has ended or is not ready in time; the message has the end of its log.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        adopted = self._find(sorted(_places(self._folder)), lambda found: found is not None and self._is_ours(found))
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        adopted = self._find(sorted(_places(self.folder)), lambda found: found is not None and self._is_ours(found))
         if not adopted and not self._find(range(PLACES), lambda found: found is None):
-            raise SettingsError(f"{self._folder}: all {PLACES} places have a node")
+            raise SettingsError(f"{self.folder}: all {PLACES} places have a node")
         await before(self.counts_path)
         if adopted:
             await self._until_ready()
@@ -130,9 +126,9 @@ class KeptNode:
         headers = {} if self.record.key is None else {"X-API-Key": self.record.key}
         try:
             ready, page = await asyncio.gather(
-                self._http.get(f"{self.url}/ready"), self._http.get(f"{self.url}/metrics", headers=headers)
+                self.http.get(f"{self.url}/ready"), self.http.get(f"{self.url}/metrics", headers=headers)
             )
-            return str(ready.json()["status"]), self._figures.read(page.raise_for_status().text)
+            return str(ready.json()["status"]), self.figures.read(page.raise_for_status().text)
         except (httpx.HTTPError, ValueError, KeyError):
             return "lost", Load(0, 0)
 
@@ -151,15 +147,15 @@ class KeptNode:
 
     async def release(self) -> None:
         """Look after it no more: another may. Idempotent."""
-        await self._http.aclose()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        await self.http.aclose()
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
     # ------------------------------------------------------------ inside
 
     def _path(self, kind: str) -> Path:
-        return self._folder / f"{self._place}.{kind}"
+        return self.folder / f"{self.place}.{kind}"
 
     def _write(self, kind: str, values: dict[str, Any]) -> Path:
         write_private(path := self._path(kind), json.dumps(values))
@@ -178,32 +174,32 @@ class KeptNode:
     def _find(self, places: Iterable[int], fits: Callable[[Record | None], bool]) -> bool:
         """Take the first of these places that nobody looks after and whose living node, or None, fits."""
         for place in places:
-            lock = os.open(self._folder / f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.folder / f"{place}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(lock)
                 continue
-            found = _living(self._folder / f"{place}.json")
+            found = _living(self.folder / f"{place}.json")
             if fits(found):
-                self._place, self._lock, self.record = place, lock, found
+                self.place, self.lock, self.record = place, lock, found
                 return True
             os.close(lock)
         return False
 
     def _is_ours(self, found: Record) -> bool:
-        return (found.version, found.gpus, found.settings) == (__version__, self._gpus, self._digest)
+        return (found.version, found.gpus, found.settings) == (__version__, self.gpus, self._digest)
 
     @property
     def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(with_secrets(self._settings)).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(with_secrets(self.settings)).encode()).hexdigest()
 
     def _launch(self) -> Record:
-        values = with_secrets(self._settings)
-        key = secrets.token_urlsafe(32) if self._settings.auth.locked else None
-        port = _free_port(self._host, FIRST_PORT + self._place)
-        name = f"{re.sub('[^a-z0-9]', '-', self._host.lower())}-{port}"
-        values |= {"host": self._host, "port": port}
+        values = with_secrets(self.settings)
+        key = secrets.token_urlsafe(32) if self.settings.auth.locked else None
+        port = _free_port(self.host, FIRST_PORT + self.place)
+        name = f"{re.sub('[^a-z0-9]', '-', self.host.lower())}-{port}"
+        values |= {"host": self.host, "port": port}
         values["fleet"] |= {"node": name}
         values["tls"] = {}  # the door has the certificate
         if values["fleet"]["secret"] and not values["fleet"]["ledger"]:
@@ -217,7 +213,7 @@ class KeptNode:
         # The settings have the environment's share of them already, and Ray's token is not for the node.
         others = (name for name in os.environ if not is_of_environment(name) and not name.startswith("RAY_"))
         environment = {name: os.environ[name] for name in others}
-        environment["CUDA_VISIBLE_DEVICES"] = self._gpus
+        environment["CUDA_VISIBLE_DEVICES"] = self.gpus
         # Ray ends the children of its processes: this one's parent is gone at once.
         done = subprocess.run(
             module_command("agent_tts.cluster.detach", str(log), "serve", "--config", str(config)),
@@ -231,7 +227,7 @@ class KeptNode:
         if started is None:
             raise SettingsError(f"the node has ended at once: {self._tail()}")
         logger.info("node {} is started, process {}, its log is {}", name, pid, log)
-        return Record(pid, started, name, port, __version__, self._gpus, self._digest, key)
+        return Record(pid, started, name, port, __version__, self.gpus, self._digest, key)
 
     def _tail(self) -> str:
         with suppress(OSError):
@@ -251,7 +247,6 @@ def _places(folder: Path) -> list[int]:
 
 
 def _living(path: Path) -> Record | None:
-    """The node of a record file, if its process lives."""
     try:
         found = Record(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):

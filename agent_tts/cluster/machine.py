@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,33 +86,17 @@ class Unattended:
         return ending
 
 
+@dataclass
 class Machine:
-    """Runs until it is told to end.
+    """Runs until it is told to end."""
 
-    Args:
-        folder: for its state; nobody else may write there. One machine of a cluster has one.
-        head: `HOST:PORT` of the cluster's head.
-        ray: more arguments of `ray start`.
-        options: of the application (`app.build`), where this machine is the head.
-        targets: where all nodes are written for Prometheus, as its `file_sd_configs` want them; None: nowhere.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        head: str,
-        ray: list[str],
-        door: Door,
-        options: dict[str, Any] | None,
-        targets: Path | None = None,
-    ) -> None:
-        self._folder = folder
-        self._head = head
-        self._ray = ray
-        self._door = door
-        self._options = options
-        self._targets = targets
-        self._known = Known()
+    folder: Path  # for its state; nobody else may write there. One machine of a cluster has one
+    head: str  # `HOST:PORT` of the cluster's head
+    ray: list[str]  # more arguments of `ray start`
+    door: Door
+    options: dict[str, Any] | None  # of the application (`app.build`), where this machine is the head
+    targets: Path | None = None  # where all nodes are written for Prometheus, as its `file_sd_configs` want them
+    known: Known = field(default_factory=Known)
 
     async def run(self, started: Callable[[], None]) -> None:
         """Take part until SIGTERM or SIGINT: then the nodes of this machine finish their calls, and all of it ends.
@@ -127,9 +111,9 @@ class Machine:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
-        with _only_one(self._folder):
-            await self._door.start()
-            await self._tell_door(_read(self._folder / "nodes.json"))
+        with _only_one(self.folder):
+            await self.door.start()
+            await self._tell_door(_read(self.folder / "nodes.json"))
             started()
             parts = {"ray": self._keep_ray, "watching": self._keep_watching}
             tasks = [asyncio.create_task(self._supervise(*part), name=part[0]) for part in parts.items()]
@@ -140,32 +124,32 @@ class Machine:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 # Callers of other machines' nodes may have come by this door.
-                await asyncio.gather(self._end_nodes(), self._door.close(DOOR_DRAIN_S))
+                await asyncio.gather(self._end_nodes(), self.door.close(DOOR_DRAIN_S))
 
     # ------------------------------------------------------------ parts
 
     async def _supervise(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part, which only a fault ends, again and again."""
         while True:
-            whole = asyncio.get_running_loop().call_later(WHOLE_S, self._door.tell, name, True)
+            whole = asyncio.get_running_loop().call_later(WHOLE_S, self.door.tell, name, True)
             try:
                 await part()
             except Exception:  # noqa: BLE001 - whatever it is, such as a full disk, the machine goes on
                 logger.exception("{} has failed: it is started again", name)
             finally:
                 whole.cancel()
-            self._door.tell(name, False)
+            self.door.tell(name, False)
             await asyncio.sleep(AGAIN_S)
 
     async def _keep_ray(self) -> None:
         """Ray's processes of this machine; when they have ended they are started again."""
-        place = ["--head", f"--port={self._head.rpartition(':')[2]}", "--include-dashboard=false"]
-        if self._options is None:
-            place = [f"--address={self._head}"]
+        place = ["--head", f"--port={self.head.rpartition(':')[2]}", "--include-dashboard=false"]
+        if self.options is None:
+            place = [f"--address={self.head}"]
         while True:
-            if self._options is None:
+            if self.options is None:
                 await self._until_head()
-            async with self._running(RAY, "start", "--block", *place, *self._ray) as process:
+            async with self._running(RAY, "start", "--block", *place, *self.ray) as process:
                 await process.wait()
             logger.warning("Ray has ended on this machine: it is started again; nodes and callers go on")
             await asyncio.sleep(AGAIN_S)
@@ -175,13 +159,13 @@ class Machine:
         while True:
             told, unattended = False, Unattended()
             await self._until_head()
-            async with self._running("agent_tts.cluster.watch", self._head) as process:
+            async with self._running("agent_tts.cluster.watch", self.head) as process:
                 assert process.stdout is not None
                 async for line in process.stdout:
                     told = True
                     addresses = list(_addresses(json.loads(line)))
                     await self._tell_door(addresses)
-                    here = living_nodes(self._folder)
+                    here = living_nodes(self.folder)
                     for name in unattended.hear({address.name for address in addresses}, here, time.monotonic()):
                         logger.warning("no replica tells of the node {}: it finishes its calls and ends", name)
                         end(here[name])
@@ -190,17 +174,17 @@ class Machine:
 
     async def _until_head(self) -> None:
         """Wait until something listens where the head is: a process of Ray that finds nobody costs seconds of CPU."""
-        host, _, port = self._head.rpartition(":")
+        host, _, port = self.head.rpartition(":")
         while not await asyncio.to_thread(is_taken, host, int(port)):  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
 
     async def _deploy(self) -> bool:
         """Whether this machine is the head, and the application is deployed."""
-        if self._options is None:
+        if self.options is None:
             return False
         # So many nodes may live on without a head: without a replica nobody would end them.
-        options = self._options | {"found": len(_read(self._folder / "nodes.json"))}
-        async with self._running("agent_tts.cluster.app", self._head, input_=json.dumps(options).encode()) as process:
+        options = self.options | {"found": len(_read(self.folder / "nodes.json"))}
+        async with self._running("agent_tts.cluster.app", self.head, input_=json.dumps(options).encode()) as process:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DEPLOY_S):
                     if await process.wait() == 0:
@@ -209,18 +193,18 @@ class Machine:
         return False
 
     async def _tell_door(self, addresses: list[NodeAddress]) -> None:
-        nodes = self._known.hear(addresses, time.monotonic())
-        await self._door.update(nodes)
+        nodes = self.known.hear(addresses, time.monotonic())
+        await self.door.update(nodes)
         text = json.dumps([asdict(node) for node in nodes])
         if nodes:
-            _write(self._folder / "nodes.json", text)
-        if self._targets is not None:
-            _write(self._targets, json.dumps([{"targets": [node.target for node in nodes]}]))
+            _write(self.folder / "nodes.json", text)
+        if self.targets is not None:
+            _write(self.targets, json.dumps([{"targets": [node.target for node in nodes]}]))
 
     @asynccontextmanager
     async def _running(self, module: str, *args: str, input_: bytes = b"") -> AsyncIterator[asyncio.subprocess.Process]:
         """`python -m MODULE ARGS`, with what it complains of in a file; what is left of it ends with the block."""
-        with (self._folder / f"{module.rpartition('.')[2]}.log").open("ab") as log:
+        with (self.folder / f"{module.rpartition('.')[2]}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *module_command(module, *args),
                 stdin=asyncio.subprocess.PIPE,
@@ -229,10 +213,10 @@ class Machine:
                 # The nodes' settings come with the application: keys are not for Ray's processes.
                 env={name: value for name, value in os.environ.items() if not is_of_environment(name)}
                 | ENVIRONMENT
-                | {FOLDER: str(self._folder)},
+                | {FOLDER: str(self.folder)},
                 # Where the application is deployed from, workers on all machines look for modules first. Nodes inherit
                 # Ray's: there settings may name files.
-                cwd=None if module == RAY else self._folder,
+                cwd=None if module == RAY else self.folder,
                 start_new_session=True,
                 # Ray ends with this process, so a killed machine can be started again; its node and its door live on.
                 preexec_fn=partial(die_with, os.getpid()),
@@ -260,10 +244,10 @@ class Machine:
         """The nodes of this machine finish their calls and end. A second signal ends this process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
-        for name, record in living_nodes(self._folder).items():
+        for name, record in living_nodes(self.folder).items():
             logger.info("node {} finishes its calls", name)
             end(record)
-        while living_nodes(self._folder):  # noqa: ASYNC110 - another process
+        while living_nodes(self.folder):  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
 
 

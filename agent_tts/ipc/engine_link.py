@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 from agent_tts.ipc.connection import EngineConnection, drop
@@ -13,6 +14,7 @@ from agent_tts.messages import EngineEvent, EngineReady, Send
 ASK_S = 1.0  # between two requests for a new link
 
 
+@dataclass(eq=False)
 class EngineLink:
     """The links to one engine, one after the other.
 
@@ -21,24 +23,17 @@ class EngineLink:
     makes one unless the engine is down, when one follows its restart.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[], None],
-        heartbeat_s: float,
-        on_events: Callable[[list[EngineEvent]], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._ask = ask
-        self._heartbeat_s = heartbeat_s
-        self._on_events = on_events
-        self._on_lost = on_lost
-        # The link that stands; None before the first, after a loss and after `close`.
-        self._link: _Link | None = None
-        self._closed = False
-        # The next call of `ask`, and the earliest time for it on the event loop's clock.
-        self._asking: asyncio.TimerHandle | None = None
-        self._ask_at = 0.0
-        self.failed = asyncio.Event()
+    ask: Callable[[], None]
+    heartbeat_s: float
+    on_events: Callable[[list[EngineEvent]], None]
+    on_lost: Callable[[str], None]
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+    # The link that stands; None before the first, after a loss and after `close`.
+    _link: _Link | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    # The next call of `ask`, and the earliest time for it on the event loop's clock.
+    _asking: asyncio.TimerHandle | None = field(default=None, init=False)
+    _ask_at: float = field(default=0.0, init=False)
 
     @property
     def alive(self) -> bool:
@@ -88,7 +83,7 @@ class EngineLink:
             return False
         self._stop_asking()
         self._link = link
-        self._on_events([greeting])
+        self.on_events([greeting])
         link.beat()
         return True
 
@@ -97,7 +92,7 @@ class EngineLink:
             return
         self._link = None
         link.abort()
-        self._on_lost(why)
+        self.on_lost(why)
         self._asking = asyncio.get_running_loop().call_at(self._ask_at, self._ask_again)
 
     def _ask_again(self) -> None:
@@ -106,7 +101,7 @@ class EngineLink:
         self._asking = None
         if not self.failed.is_set():
             self._asking = loop.call_at(self._ask_at, self._ask_again)
-            self._ask()
+            self.ask()
 
     def _stop_asking(self) -> None:
         if self._asking is not None:
@@ -116,7 +111,7 @@ class EngineLink:
 
 class _Link(EngineConnection, asyncio.Protocol):
     def __init__(self, owner: EngineLink, greeting: EngineReady) -> None:
-        super().__init__(owner._heartbeat_s, owner._on_events)
+        super().__init__(owner.heartbeat_s, owner.on_events)
         self._owner = owner
         self._greeting = greeting
         self._transport: asyncio.Transport | None = None

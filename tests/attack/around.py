@@ -123,11 +123,6 @@ async def floods(target: Target) -> str:
     events = b'{"type":"describe"}\n{"type":"ping"}\n' * 500
     async with wyoming(target) as port, AsyncExitStack() as stack:
 
-        async def open_one() -> asyncio.StreamReader:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            stack.callback(writer.transport.abort)
-            return reader
-
         async def flood() -> None:
             while True:
                 with contextlib.suppress(OSError):
@@ -141,7 +136,8 @@ async def floods(target: Target) -> str:
                         writer.transport.abort()
 
         for _ in range(IDLE):
-            await open_one()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)  # it would be closed when nothing holds it
         calm = [await first_audio_ms(port) for _ in range(3)]
         for _ in range(FLOODS):
             await stack.enter_async_context(background(flood(), "floods"))

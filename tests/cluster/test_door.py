@@ -55,9 +55,13 @@ KEYS = {"auth": {"api_keys": ["one"]}, "fleet": {"secret": "a secret of all node
 KEY = {"Authorization": "Bearer one"}
 
 
+def door_of(folder: Path, port: int = 0, **callers: Any) -> Door:
+    return Door(port, "127.0.0.1", folder, haproxy.Callers(**callers))
+
+
 @asynccontextmanager
 async def opened(folder: Path, **options: Any) -> AsyncIterator[Door]:
-    door = Door(**{"port": 0, "host": "127.0.0.1", "folder": folder / "door", **options})
+    door = door_of(**{"folder": folder / "door", **options})
     await door.start()
     try:
         yield door
@@ -294,9 +298,10 @@ import asyncio, sys
 from pathlib import Path
 from agent_tts.cluster.door import Door
 from agent_tts.cluster.directory import NodeAddress
+from agent_tts.cluster.haproxy import Callers
 
 async def main(folder, port):
-    door = Door(port=0, host="127.0.0.1", folder=Path(folder))
+    door = Door(0, "127.0.0.1", Path(folder), Callers())
     await door.start()
     await door.update([NodeAddress("one", "127.0.0.1", int(port))])
     print(door.port, door.pid, flush=True)
@@ -313,7 +318,7 @@ async def test_a_door_that_is_killed_loses_no_caller(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         port, pid = map(int, (await present(process.stdout).readline()).split())
         with pytest.raises(SettingsError, match="another door uses it"):
-            await Door(port=0, host="127.0.0.1", folder=tmp_path / "door").start()
+            await door_of(tmp_path / "door").start()
         process.kill()
         await process.wait()
 
@@ -503,6 +508,6 @@ async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
         (tmp_path / "open").chmod(stat.S_IRWXU | stat.S_IWGRP)
         for why, options in wrong.items():
             with pytest.raises(SettingsError, match=why):
-                await Door(**{"port": 0, "host": "127.0.0.1", **options}).start()
+                await door_of(**options).start()
         with pytest.raises(ValueError, match="one name"):
             await door.update([NodeAddress("one", "127.0.0.1", 1), NodeAddress("one", "127.0.0.1", 2)])

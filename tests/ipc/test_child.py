@@ -67,12 +67,6 @@ class Child:
             said = await self.stderr.read()
             return await self.process.wait(), said.decode()
 
-    async def until_it_said(self, words: bytes) -> None:
-        """Wait for a line of stderr that contains `words`."""
-        async with asyncio.timeout(WAIT_S):
-            while words not in await self.stderr.readline():
-                pass
-
 
 @asynccontextmanager
 async def child(*, parent: int | None = None, setup: bool = True, **environ: str) -> AsyncIterator[Child]:
@@ -153,15 +147,6 @@ async def test_it_exits_if_its_parent_died_before_it_started() -> None:
         assert await it.stdout.read() == b""
 
 
-async def test_sigusr1_prints_the_stacks_of_a_hung_step() -> None:
-    """The front requests the stacks before it kills a hung engine."""
-    async with ready() as it:
-        it.send(*hang())
-        await it.next(Audio)
-        os.kill(it.process.pid, signal.SIGUSR1)
-        await it.until_it_said(b"child.py")
-
-
 NOISE = """
 import importlib, os, subprocess, sys
 print("printed by a library")
@@ -200,17 +185,6 @@ async def test_a_bad_start_ends_it_with_the_reason(data: bytes, reason: str) -> 
         code, said = await it.end()
         assert code == EXIT_ENGINE_LOST
         assert reason in said
-
-
-async def test_a_failed_step_is_reported_with_its_traceback() -> None:
-    """A step raises: exit code 70, location and reason on stderr."""
-    async with ready() as it:
-        it.send(Open(1, EngineOptions(instructions="fault:crash@0")), Append(1, "a secret word"), End(1))
-        code, said = await it.end()
-        assert code == EXIT_ENGINE_LOST
-        assert "in step" in said
-        assert "RuntimeError: scripted" in said
-        assert "secret" not in said
 
 
 @pytest.mark.parametrize(

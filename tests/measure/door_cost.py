@@ -20,6 +20,7 @@ import typer
 
 from agent_tts.cluster.directory import NodeAddress
 from agent_tts.cluster.door import Door
+from agent_tts.cluster.haproxy import Callers
 from agent_tts.system.processes import module_command
 from tests.node_process import RunningProcess, running_process
 from tests.wire import wire
@@ -103,7 +104,7 @@ async def measure(url: str, callers: int, seconds: float, pids: dict[str, int]) 
 
 async def compare(node: RunningProcess, folder: Path, callers: int, seconds: float, rounds: int) -> None:
     async with AsyncExitStack() as closing:
-        door = Door(port=0, host="127.0.0.1", folder=folder / "door")
+        door = Door(0, "127.0.0.1", folder / "door", Callers())
         await door.start()
         closing.push_async_callback(door.close)
         await door.update([NodeAddress("one", "127.0.0.1", node.port)])

@@ -106,7 +106,6 @@ class FairQueue:
             share.used_s = self._level_s - CREDIT_S
 
     def _serve(self, share: Share, flow_s: float) -> None:
-        """Count that a flow is served which has used this much."""
         self._catch_up(share)
         if share.used_s > self._level_s:
             self._level_s = share.used_s

@@ -14,6 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from loguru import logger
 from prometheus_client import CollectorRegistry, Gauge
@@ -58,28 +59,17 @@ def fleet_of(
 _Waiting = tuple[tuple[str, int] | None, Token | None, asyncio.Future[int | None]]
 
 
+@dataclass(eq=False)
 class Fleet:
-    """A node's share in the counts of its fleet, beside its own ledger.
+    """A node's share in the counts of its fleet, beside its own ledger."""
 
-    Args:
-        closed: refuse what cannot be counted while the store is away; otherwise the node's own counts are the limits.
-        clock: that of the ledger, in seconds.
-        tell: called with a key that has used up its characters, and when it has some again.
-    """
+    ledger: Ledger
+    counts: SharedCounts
+    closed: bool  # refuse what cannot be counted while the store is away; otherwise the node's own counts limit it
+    clock: Callable[[], float]  # that of the ledger, in seconds
+    tell: Callable[[str, float], None]  # called with a key that has used up its characters, and when it has some again
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        counts: SharedCounts,
-        closed: bool,
-        clock: Callable[[], float],
-        tell: Callable[[str, float], None],
-    ) -> None:
-        self._ledger = ledger
-        self._counts = counts
-        self._closed = closed
-        self._clock = clock
-        self._tell = tell
+    def __post_init__(self) -> None:
         self._node = secrets.token_hex(8)
         # Claims that wait for an exchange: the group and its limit, the token, and the answer; None without one.
         self._claims: list[_Waiting] = []
@@ -119,7 +109,7 @@ class Fleet:
         finally:
             self.away = True
             self._answer(self._claims, None)
-            await self._counts.close()
+            await self.counts.close()
 
     async def admit(self, front: int, claim: Claim) -> None:
         """Have the fleet grant what the ledger has granted to a front. After an error or a cancellation it is released.
@@ -128,7 +118,7 @@ class Fleet:
             AtCapacity: at a limit of the key; or the store is away, and what cannot be counted is refused.
             Unauthorized: the token was used on another node.
         """
-        group = self._ledger.shared(front, claim.number)
+        group = self.ledger.shared(front, claim.number)
         if group is None and claim.token is None:
             return
         outcome, asked = None, not self.away
@@ -143,22 +133,22 @@ class Fleet:
                 raise AtCapacity(why, retry_after_ms=1_000)
             if outcome == USED:
                 raise Unauthorized(NO_TOKEN)
-            if outcome is None and self._closed:
+            if outcome is None and self.closed:
                 why = "the fleet cannot count its sessions now (fleet.ledger_failure: closed): try again"
                 raise AtCapacity(why, retry_after_ms=1_000)
         except BaseException:
             if claim.token is not None and asked and outcome not in (FULL, USED):  # the store may have used it up
                 self._freed.append(claim.token.id)
-            self._ledger.release(front, claim.number, self._clock(), unused=outcome != USED)
+            self.ledger.release(front, claim.number, self.clock(), unused=outcome != USED)
             raise
         if claim.token is not None:
             self._tokens[front, claim.number] = claim.token.id
-            if not self._ledger.has(front, claim.number):  # given up meanwhile
+            if not self.ledger.has(front, claim.number):  # given up meanwhile
                 self.release(front, claim.number, unused=True)
 
     def release(self, front: int, number: int, *, unused: bool = False) -> None:
         """A claim of a front ends: before `Ledger.release`."""
-        if self._ledger.shared(front, number) is not None:
+        if self.ledger.shared(front, number) is not None:
             self._due.set()
         token = self._tokens.pop((front, number), None)
         if unused and token is not None:
@@ -174,18 +164,18 @@ class Fleet:
         self._spent[key_id] += characters
         if key_id not in self._watched:
             self._due.set()
-        self._watched[key_id] = self._clock() + WATCH_S
+        self._watched[key_id] = self.clock() + WATCH_S
 
     def free_at(self, key_id: str) -> float:
         """From when on a key has characters left; a moment from now while they cannot be counted and must be."""
-        if self.away and self._closed:
-            return self._clock() + AGAIN_S
+        if self.away and self.closed:
+            return self.clock() + AGAIN_S
         return self._free_at.get(key_id, -math.inf)
 
     async def _exchange(self) -> None:
-        now = self._clock()
+        now = self.clock()
         self._watched = {key: until for key, until in self._watched.items() if until > now or key in self._spent}
-        sessions = self._ledger.shared_sessions()
+        sessions = self.ledger.shared_sessions()
         claims, self._claims = [claim for claim in self._claims if not claim[2].done()], []
         spent, self._spent = self._spent, Counter()
         batch = Batch(self._node, freed=self._freed)
@@ -201,16 +191,16 @@ class Fleet:
             life_ms = 1 if token is None else max(1, math.ceil((token.expires_at - now) * 1_000))
             batch.claims.append((name, settled[name], most, "" if token is None else token.id, life_ms))
         for key in self._watched:
-            if (most_chars := self._ledger.characters_per_minute(key)) is not None:
+            if (most_chars := self.ledger.characters_per_minute(key)) is not None:
                 batch.spent.append((key, spent[key], most_chars))
         try:
             async with asyncio.timeout(ANSWER_S):
-                outcomes, waits_ms = await self._counts.exchange(batch)
+                outcomes, waits_ms = await self.counts.exchange(batch)
             if (len(outcomes), len(waits_ms)) != (len(batch.claims), len(batch.spent)):
                 raise ValueError("an answer to another batch")
         except Exception as error:  # noqa: BLE001 - each store has errors of its own
             if not self.away:
-                what = "nothing new is granted" if self._closed else "each node counts for itself"
+                what = "nothing new is granted" if self.closed else "each node counts for itself"
                 logger.error("the fleet's ledger is away ({}): {}", type(error).__name__, what)
             self.away = True
             self._spent.update(spent)
@@ -218,9 +208,9 @@ class Fleet:
             self._told.clear()
             self._answer(claims + self._claims, None)
             self._claims = []
-            if self._closed:
+            if self.closed:
                 for key in self._watched:
-                    self._tell(key, self.free_at(key))
+                    self.tell(key, self.free_at(key))
             return
         if self.away:
             logger.info("the fleet's ledger is back")
@@ -231,12 +221,12 @@ class Fleet:
             self._renew_at = now + RENEW_S
         # The store has of a group with claims what they were granted; more is open where one was refused.
         self._told.update({name: count for name, count in batch.sessions.items() if sessions.get(name) == count})
-        now = self._clock()
+        now = self.clock()
         for (key, *_), wait_ms in zip(batch.spent, waits_ms, strict=True):
             before = self._free_at.get(key, -math.inf)
             self._free_at[key] = now + wait_ms / 1_000
             if wait_ms or before > now:
-                self._tell(key, self._free_at[key])
+                self.tell(key, self._free_at[key])
 
     @staticmethod
     def _answer(claims: Iterable[_Waiting], outcome: int | None) -> None:

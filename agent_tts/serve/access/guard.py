@@ -317,7 +317,6 @@ def _key_in(headers: Mapping[str, str]) -> str:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of an origin, if it has any."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -194,7 +194,6 @@ class Ledger:
         return self._limits.sessions_per_key, "with this key (limits.sessions_per_key): close one"
 
     def _at_capacity(self, what: str, in_the_way: Iterable[dict[tuple[int, int], float]], now: float) -> AtCapacity:
-        """A refusal, and when the first session that is in the way ends."""
         ages_s = [now - since for sessions in in_the_way for since in sessions.values()]
         return AtCapacity(f"{what}, or try again", retry_after_ms=retry_ms(min(self._forecast.left_s(ages_s))))
 
@@ -224,5 +223,4 @@ class Ledger:
 
 
 def _name(group: _Group) -> str:
-    """A group's name for other nodes."""
     return f"{group[0]}:tokens" if group[1] else f"{group[0]}"

@@ -112,7 +112,6 @@ class SupervisorClient:
         return await self.channel.ask(question, OTHERS_S)
 
     async def _take_requests(self, key_id: str | None) -> None:
-        """Take some of what a key may still send."""
         if (refused := self._refused.get(key_id)) is not None and time.monotonic() < refused[0]:
             raise RateLimited(refused[1], retry_after_ms=REQUESTS_RETRY_MS)
         self._check_silence()

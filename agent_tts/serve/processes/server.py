@@ -96,7 +96,7 @@ class NodeServer(uvicorn.Server):
         self._node.guard.configure(settings)
         self.config.use(settings, tls)
         if self._handshakes is not None and tls is not None:
-            self._handshakes.use(tls, settings.timeouts.handshake_s)
+            self._handshakes.context, self._handshakes.timeout_s = tls, settings.timeouts.handshake_s
         for listener in self._sockets:
             tcp.set_user_timeout(listener, settings.timeouts.tcp_user_s)
 
@@ -104,7 +104,6 @@ class NodeServer(uvicorn.Server):
         self.use(change.apply(self._node.settings), change.lexicon, change.contents)
 
     async def _listen_for_tls(self, sockets: list[socket.socket], context: ssl.SSLContext) -> None:
-        """Listen for TCP connections that begin with a TLS handshake."""
         config = self.config
         self._handshakes = Handshakes(
             context,
@@ -176,7 +175,6 @@ class NodeServer(uvicorn.Server):
         self.should_exit = True
 
     def _is_sending(self) -> bool:
-        """Whether a session, a response or a connection's buffer still sends audio."""
         state = self.server_state
         return bool(self._node.sessions or state.tasks) or any(
             connection.transport.get_write_buffer_size() for connection in state.connections

@@ -104,7 +104,6 @@ class Supervisor(EngineObserver):
             self._finish(1)
 
     def _finish(self, end: int | Exception, *, at_once: bool = False) -> None:
-        """End the node, with an exit code or the reason why it cannot start."""
         self._at_once |= at_once
         if self._end.done():
             return

@@ -215,8 +215,6 @@ def _fault(record: Record) -> list[str]:
 
 
 class _ToLoguru(logging.Handler):
-    """Hands the standard library's records to loguru."""
-
     def emit(self, record: logging.LogRecord) -> None:
         place = f"{record.pathname}:{record.lineno}"
         bound = logger.bind(source=record.name, place=place).opt(exception=record.exc_info)

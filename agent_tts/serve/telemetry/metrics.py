@@ -84,8 +84,6 @@ class EngineMetrics(EngineObserver):
 
 
 class _Engine(NamedTuple):
-    """What an engine last reported."""
-
     slots: int = 0
     speaking: int = 0
     queued: int = 0

@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from tempfile import TemporaryFile
 from typing import NoReturn, cast
@@ -25,6 +26,7 @@ RECORD_HANDSHAKE = 22  # the type of a ClientHello
 MAX_RECORD = 1 << 14
 
 
+@dataclass
 class Handshakes:
     """The TLS handshakes in progress, each with a deadline.
 
@@ -33,64 +35,43 @@ class Handshakes:
     OpenSSL gets a connection with its whole first record, one in each pass of the event loop.
     """
 
-    def __init__(
-        self,
-        context: ssl.SSLContext,
-        timeout_s: float,
-        flow: Flow,
-        make_protocol: Callable[[], asyncio.Protocol],
-        entered: Callable[[asyncio.Transport], None],
-        left: Callable[[asyncio.Transport], None],
-    ) -> None:
-        """Make none yet.
-
-        Args:
-            flow: all of them take turns in it.
-            make_protocol: the protocol of a connection once its handshake is done.
-            entered: called with each TCP connection.
-            left: called with it when its handshake is done or has failed.
-        """
-        self._context = context
-        self._timeout_s = timeout_s
-        self._flow = flow
-        self._make_protocol = make_protocol
-        self._entered = entered
-        self._left = left
-        self._connections: dict[asyncio.Transport, None] = {}  # the oldest first
-        self._tasks: set[asyncio.Task[None]] = set()
+    context: ssl.SSLContext
+    timeout_s: float
+    flow: Flow  # all of them take turns in it
+    make_protocol: Callable[[], asyncio.Protocol]  # that of a connection once its handshake is done
+    entered: Callable[[asyncio.Transport], None]  # called with each TCP connection
+    left: Callable[[asyncio.Transport], None]  # called with it when its handshake is done or has failed
+    connections: dict[asyncio.Transport, None] = field(default_factory=dict)  # the oldest first
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def protocol(self) -> asyncio.Protocol:
         """That of a new TCP connection."""
         return _Handshake(self)
 
-    def use(self, context: ssl.SSLContext, timeout_s: float) -> None:
-        """Begin later handshakes with these."""
-        self._context, self._timeout_s = context, timeout_s
-
     async def abort(self) -> None:
         """End all of them."""
-        for connection in self._connections:
+        for connection in self.connections:
             connection.abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def begin(self, handshake: _Handshake) -> None:
         """A client has connected."""
-        if len(self._connections) >= MAX_HANDSHAKES:
-            oldest = next(iter(self._connections))
-            del self._connections[oldest]
+        if len(self.connections) >= MAX_HANDSHAKES:
+            oldest = next(iter(self.connections))
+            del self.connections[oldest]
             oldest.abort()
-        self._connections[handshake.transport] = None
-        self._entered(handshake.transport)
+        self.connections[handshake.transport] = None
+        self.entered(handshake.transport)
         task = asyncio.create_task(self._run(handshake), name="TLS handshake")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _run(self, handshake: _Handshake) -> None:
         plain = handshake.transport
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 await handshake.has_record.wait()
-                await self._flow.wait(SLICE_S)
+                await self.flow.wait(SLICE_S)
                 if plain.is_closing():
                     return
                 transport = await self._start_tls(handshake)
@@ -98,11 +79,11 @@ class Handshakes:
             plain.abort()
             return
         finally:
-            self._connections.pop(plain, None)
-            self._left(plain)
+            self.connections.pop(plain, None)
+            self.left(plain)
         if transport.is_closing():
             return
-        protocol = self._make_protocol()
+        protocol = self.make_protocol()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if handshake.data:
@@ -121,7 +102,7 @@ class Handshakes:
 
         # `start_tls` schedules the start of its protocol, and then to read: `feed` has to be between it and new data.
         loop.call_soon(loop.call_soon, feed)
-        transport = await loop.start_tls(plain, handshake, self._context, server_side=True)
+        transport = await loop.start_tls(plain, handshake, self.context, server_side=True)
         assert transport is not None
         return transport
 

@@ -203,7 +203,6 @@ class Connection:
                     self._session.go_on()
 
     def _wake(self) -> None:
-        """The session may have something to send."""
         if not self._stalled.is_set():
             self._encoder.call(self._send)
 

@@ -123,7 +123,6 @@ class Writer:
             raise SlowConsumer("the client does not read its audio")
 
     def _seek(self, now: float) -> None:
-        """See what the client has taken, and whether its machine is still there."""
         if self._look(now) and now - self._sought_at >= self._check_s:
             self._sought_at = now
             if tcp.is_lost(self._socket, self._timeouts.tcp_user_s):

@@ -285,15 +285,6 @@ async def test_sessions_per_key_count_and_are_given_back() -> None:
             pass
 
 
-async def test_a_one_time_token_opens_one_peer() -> None:
-    async with running_node(auth={"api_keys": ["one"]}) as node:
-        assert (await post_offer(node)).status_code == 401
-        async with httpx.AsyncClient(base_url=node.url, headers={"X-API-Key": "one"}) as client:
-            token = (await client.post("/v1/tokens")).json()["token"]
-        assert (await post_offer(node, query=f"?token={token}")).status_code == 200
-        assert (await post_offer(node, query=f"?token={token}")).status_code == 401
-
-
 @pytest.mark.parametrize(
     "body",
     [
