@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +43,6 @@ def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedP
     defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
     program = (sys.executable, "-m", f"tests.measure.{tool}", *arguments)
     return subprocess.run(program, capture_output=True, check=False, **{**defaults, **options})
-
-
-def children_of(pid: int) -> list[int]:
-    """Its child processes that have not ended."""
-    found: list[int] = []
-    with suppress(FileNotFoundError):  # the process has just ended
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):  # a thread that has just ended
-                found += map(int, task.read_text().split())
-    return found
 
 
 def is_running(pid: int) -> bool:
