@@ -142,6 +142,17 @@ def test_no_dangerous_call() -> None:
     assert not {f"{name_of(path)}: {danger}" for path in FILES for danger in dangers(path)}
 
 
+def test_all_routes_read_their_bodies_at_one_door() -> None:
+    ways = {*(f"request.{way}" for way in ("body", "json", "form", "stream")), "read_body"}
+    calls = {
+        f"{name_of(path)}: {ast.unparse(node.func)}"
+        for path in FILES
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ways
+    }
+    assert calls == {"serve/routes/http.py: request.stream", "serve/routes/http.py: read_body"}
+
+
 def test_kernels_are_launched_only_by_launch() -> None:
     """A kernel that is launched without `launch` would not be compiled ahead."""
     launches = [

@@ -119,7 +119,7 @@ class Admission:
     def settle(self, now: float) -> None:
         """Before a step: give free slots and those that may be taken back; deadlines that have passed take effect."""
         for since in self._left:
-            self.estimates.kept(now - since)
+            self.estimates.forecast.ended(now - since)
         self._left.clear()
         returning, self._returning = self._returning, []
         for request in returning:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from agent_tts.errors import AtCapacity
 from agent_tts.serve import connections
@@ -197,7 +200,9 @@ async def test_strangers_that_keep_their_connections_turn_nobody_away() -> None:
 
 
 @pytest.mark.node
-async def test_clients_without_a_place_are_refused_in_the_shape_of_their_api(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_without_a_place_are_refused_in_the_shape_of_their_api(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """All clients' places are busy: the refusal says so and when to try again; /health and /ready are answered."""
     monkeypatch.setattr(connections, "STRANGERS", SPARE_CONNECTIONS)
     async with running_node(auth={"api_keys": [KEY]}, limits={"connections": 1}) as running:
@@ -214,3 +219,9 @@ async def test_clients_without_a_place_are_refused_in_the_shape_of_their_api(mon
                     assert (await http.get(path)).status_code == 200
             async with wire(running.ws_url, additional_headers={"X-API-Key": KEY}) as late:
                 assert (await late.until("error"))["code"] == "at_capacity"
+            url = running.url.replace("http", "ws", 1) + "/v1/text-to-speech/None/stream-input"
+            with pytest.raises(InvalidStatus) as denied:
+                await connect(url, additional_headers={"xi-api-key": KEY}, proxy=None)
+            assert denied.value.response.status_code == 503
+            assert json.loads(denied.value.response.body or b"")["error"]["code"] == "at_capacity"
+    assert not [record for record in caplog.records if record.name == "uvicorn.error"]

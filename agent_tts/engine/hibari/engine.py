@@ -13,8 +13,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.espeak.engine import EspeakEngine, EspeakRequest, Shared
 from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.hibari.phrase import MAX_BEFORE, NO_SAMPLES, Phrase, Spoken, Wanted, due
-from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
-from agent_tts.engine.hibari.voices import aliases, listed, near
+from agent_tts.engine.hibari.speech import HibariVoice, aliases, installed, listed, near, to_alphabet
 from agent_tts.engine.slots import Opened
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
@@ -57,8 +56,7 @@ class HibariEngine(EspeakEngine):
             self._pool.shutdown()
             raise
         espeak = self.info
-        names = {voice.name for voice in espeak.voices}
-        if wanted not in facts and wanted not in names:
+        if wanted not in {*facts, *(voice.name for voice in espeak.voices)}:
             self.close()
             here = f"{', '.join(facts)}, or one of espeak-ng; `agent-tts voices fetch` gets more"
             raise SettingsError(f"hibari.voice: no voice {wanted!r} is here: {here}")

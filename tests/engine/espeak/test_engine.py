@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -28,19 +27,6 @@ NUMBERS, SLOW = "999,999 " * 12, SpeechOptions(speed=0.25)  # units that are spo
 
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not decide in which step a clause is done."""
-    monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EspeakEngine]:
-    engine = routed(EspeakEngine(Settings(), 64))
-    yield engine
-    engine.close()
 
 
 def loud(pcm: NDArray[np.int16]) -> NDArray[np.intp]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,13 +23,6 @@ BY_CODE = {language.code: language for language in reversed(languages())}
 
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(scope="module")
-def espeak() -> Iterator[EspeakWorkers]:
-    espeak = EspeakWorkers()
-    yield espeak
-    espeak.close()
 
 
 def speak(espeak: EspeakWorkers, text: str, how: Delivery, *, pause: bool = False, most: int | None = None) -> Clause:
