@@ -27,7 +27,7 @@ from agent_tts.bench.quality import (
     summary,
 )
 from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
-from agent_tts.cli.bench import NodeOptions, QualityOptions, counts
+from agent_tts.cli.bench import NodeOptions, QualityOptions, names, numbers
 from agent_tts.cli.bench_measurements import limits, missing_package, progress, run, target
 from agent_tts.errors import SettingsError
 
@@ -106,8 +106,8 @@ async def recorded(
 
 def quality(options: QualityOptions) -> int:
     """Record, measure, print and write down; 1 if a figure got worse than in --baseline. Raises SettingsError."""
-    ways, texts = chosen("--ways", options.ways, WAYS), chosen("--texts", options.texts, TEXTS)
-    callers, wanted = counts("--callers", options.callers), list(servers(options))
+    ways, texts = names("--ways", options.ways, WAYS), names("--texts", options.texts, TEXTS)
+    callers, wanted = numbers("--callers", options.callers, int), list(servers(options))
     before = baseline(options.baseline) if options.baseline is not None else {}
     clip = read_clip(options.clip) if options.clip is not None else None
     try:
@@ -147,14 +147,6 @@ def judged(judge: Judge, name: Mapping[str, Any], recordings: Sequence[Recording
 def titled(one: Mapping[str, Any]) -> str:
     """The name of a run."""
     return f"{one['server']}, {one['way']}, {one['callers']} callers, {one['texts']}"
-
-
-def chosen(option: str, text: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """Names with commas between them. Raises SettingsError."""
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise SettingsError(f"{option} {','.join(unknown)}: must be of {', '.join(known)}")
-    return names
 
 
 def baseline(path: Path) -> dict[str, list[dict[str, Any]]]:
