@@ -159,8 +159,9 @@ def bounded_memory() -> Iterator[None]:
     yield
     if HAS_GPU:
         return
+    steps = ", ".join(f"{mb} in {module}" for module, mb in [*_most_mb.items()][-8:])
     most_mb = _memory_mb("VmHWM")
-    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, of {MOST_MB} that are allowed"
+    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB, of {MOST_MB} that are allowed: {steps}"
 
 
 def _memory_mb(name: str) -> int:
@@ -170,15 +171,20 @@ def _memory_mb(name: str) -> int:
     return int(found[1]) // 1_024 if found else 0
 
 
-# Memory after a module's tests, when it was last given back, MB.
+# Memory after a module's tests, when it was last given back, MB; and the most so far after each module that took more.
 _settled_mb = 0
+_most_mb: dict[str, int] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory_of_a_module() -> Iterator[None]:
+def memory_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a module's tests took is the system's again after them, models included, which its tests share."""
     global _settled_mb
     yield
+    if (most_mb := _memory_mb("VmHWM")) > max(_most_mb.values(), default=0):
+        _most_mb[request.node.nodeid] = most_mb
+    if recogniser := sys.modules.get("tests.recogniser"):
+        recogniser.hearing.cache_clear()
     if dnsmos := sys.modules.get("speechmos.dnsmos"):
         dnsmos.__dict__["dnsmos"] = None  # its sessions: 190 MB
     if tiny := sys.modules.get("tests.model.tiny"):

@@ -27,7 +27,7 @@ from agent_tts.bench.quality import (
     summary,
 )
 from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
-from agent_tts.cli.bench import NodeOptions, QualityOptions, counts
+from agent_tts.cli.bench import NodeOptions, QualityOptions, names, numbers
 from agent_tts.cli.bench_measurements import limits, missing_package, progress, run, target
 from agent_tts.errors import SettingsError
 
@@ -92,10 +92,10 @@ async def recorded(
     """What all servers tell of themselves, and the recordings of each run; `plan` has the names of each one's runs."""
     told: dict[str, Any] = {}
     found = []
-    for server, names in plan:
-        async with opened(server, options, max((name["callers"] for name in names), default=1)) as (speak, info):
+    for server, runs in plan:
+        async with opened(server, options, max((name["callers"] for name in runs), default=1)) as (speak, info):
             told[server.name] = info
-            for name in names:
+            for name in runs:
                 spoken, number = TEXTS[name["texts"]][: options.first], name["callers"]
                 every_ms = options.words_every_ms if name["way"] == "live" else 0
                 with progress(f"speaking: {titled(name)}", max(number, len(spoken))) as advance:
@@ -105,14 +105,14 @@ async def recorded(
 
 def quality(options: QualityOptions) -> int:
     """Record, measure, print and write down; 1 if a figure got worse than in --baseline. Raises SettingsError."""
-    ways, texts = chosen("--ways", options.ways, WAYS), chosen("--texts", options.texts, TEXTS)
-    every = list(itertools.product(ways, counts("--callers", options.callers), texts))
+    ways, texts = names("--ways", options.ways, WAYS), names("--texts", options.texts, TEXTS)
+    every = list(itertools.product(ways, numbers("--callers", options.callers, int), texts))
     plan = [
         (one, [dict(zip(NAME, (one.name, *rest), strict=True)) for rest in every if rest[0] in one.ways])
         for one in servers(options)
     ]
-    names = [name for _, some in plan for name in some]
-    before = baseline(options.baseline, names) if options.baseline is not None else {}
+    runs_to_be = [name for _, some in plan for name in some]
+    before = baseline(options.baseline, runs_to_be) if options.baseline is not None else {}
     clip = read_clip(options.clip) if options.clip is not None else None
     try:
         recogniser = Recogniser(options.whisper)
@@ -125,7 +125,7 @@ def quality(options: QualityOptions) -> int:
     if judge.speakers is None:
         print(f"speaker similarity is left out: {SpeakerVectors.PACKAGE}", file=sys.stderr)
     told, found = run(recorded(options, plan))
-    runs = [judged(judge, name, recordings) for name, recordings in zip(names, found, strict=True)]
+    runs = [judged(judge, name, recordings) for name, recordings in zip(runs_to_be, found, strict=True)]
     show(runs)
     about = {"servers": told, "whisper": options.whisper}
     options.outputs.write("quality", about, runs, lambda plot: draw(plot, runs))
@@ -151,24 +151,16 @@ def titled(one: Mapping[str, Any]) -> str:
     return f"{one['server']}, {one['way']}, {one['callers']} callers, {one['texts']}"
 
 
-def chosen(option: str, text: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """Names with commas between them. Raises SettingsError."""
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise SettingsError(f"{option} {','.join(unknown)}: must be of {', '.join(known)}")
-    return names
-
-
-def baseline(path: Path, names: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def baseline(path: Path, wanted: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The utterances of each run of an earlier measurement; told before a long one, not after it, if it is of no use.
 
-    Raises SettingsError: the file is none, or has none of the runs with these names.
+    Raises SettingsError: the file is none, or has none of the runs with the `wanted` names.
     """
     try:
         found = {titled(one): one["utterances"] for one in json.loads(path.read_text("utf-8"))["runs"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise SettingsError(f"--baseline {path.name}: is no file that --json of this command wrote") from None
-    if not found.keys() & set(map(titled, names)):
+    if not found.keys() & set(map(titled, wanted)):
         raise SettingsError(f"--baseline {path.name}: it has no run of these, but {'; '.join(found)}")
     return found
 

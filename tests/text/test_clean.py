@@ -205,6 +205,7 @@ CASES = [
     (r"So $x^2$ is ($x_1$), $E=mc^2$.", "So x squared is (x 1), E equals mc squared."),
     (r"\(a \leq b\) and \[ x = \sqrt{2} \] end", "a is at most b and x equals the square root of 2 end"),
     (r"$$x^2 + 1 = 0$$", "x squared plus 1 equals 0"),
+    (r"$\frac12 * x^3 − y$ and $\sqrt x\,z$", "1 over 2 times x cubed minus y and the square root of x z"),
     (r"$\frac{x^2}{\sqrt{y}}$ and $90^\circ$ $\alpha \to \beta$", "x squared over the square root of y and 90° α, β"),
     (r"$\text{speed} = \frac{d}{t}$ $x^{n+1}$ $5\%$", "speed equals d over t x to the power of n plus 1 5%"),
     (r"We get $\int_0^1 x dx$ here, \textbf{bold}", "We get here, bold"),
