@@ -154,14 +154,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def bounded_memory() -> Iterator[None]:
     """The process has never had more than `MOST_MB`; a machine has one for each core, and one more.
 
-    Beside a GPU it may: models of the released sizes pass through it.
+    Beside a GPU it may: models of the released sizes pass through it. RECORD_MEMORY=FILE tells after which modules it
+    had more than before.
     """
     yield
     if HAS_GPU:
         return
-    steps = ", ".join(f"{mb} in {module}" for module, mb in [*_most_mb.items()][-8:])
+    if record := os.environ.get("RECORD_MEMORY"):
+        with open(record, "a") as file:
+            file.writelines(f"{os.getpid()} {mb} MB {module}\n" for module, mb in _most_mb.items())
     most_mb = _memory_mb("VmHWM")
-    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB, of {MOST_MB} that are allowed: {steps}"
+    allowed = f"of {MOST_MB} that are allowed: RECORD_MEMORY=FILE tells where"
+    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, {allowed}"
 
 
 def _memory_mb(name: str) -> int:

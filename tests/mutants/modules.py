@@ -154,7 +154,7 @@ MODULES = {
             ),
         },
     ),
-    "text/breaks": Module(("text/test_clean.py",)),
+    "text/breaks": Module(("text/test_breaks.py", "text/test_clean.py")),
     "text/latex": Module(
         ("text/test_clean.py",),
         {
