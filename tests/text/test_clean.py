@@ -127,6 +127,10 @@ CASES = [
     ("| a → b | c |", "a , b, c"),
     # citations
     ("Paris [1] is", "Paris is"),
+    ("Press [1] for sales, [2] or [12] for help.\nParis [1] is", "Press 1 for sales, 2 or 12 for help. Paris is"),
+    ("Drücken Sie [3]. Appuyez sur [1] puis [2].", "Drücken Sie 3. Appuyez sur 1 puis 2."),
+    ("нажмите [1], pulse [2], prema [3], digite [4]", "нажмите 1, pulse 2, prema 3, digite 4"),
+    ("Press on [1] with it", "Press on with it"),
     ("Paris.[1] It is.[2][3]Next", "Paris. It is. Next"),
     ("Paris[1] is[12], x [1, 2] y [3–5]; z [^1].", "Paris is, x y ; z ."),
     ("So【4:0†source】. 【重要】です【12】", "So. 【重要】です"),

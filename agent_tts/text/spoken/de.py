@@ -23,6 +23,9 @@ _DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
 _BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
 _BEFORE_YEAR |= {month.lower() for month in (*MONTHS, *_SHORT)}
 _FEMININE = re.compile(r".*(?:e|ung|heit|keit|ion|tät|schaft|ik|zahl|woche|person|nacht|stadt|frau)", re.IGNORECASE)
+_NEUTER = re.compile(
+    r"(?:Kilo|Milli)?gramm|Kilo|Pfund|Jahr|Glas|Dutzend|Stück|Brot|Huhn|Hähnchen|Päckchen|Prozent", re.IGNORECASE
+)
 _NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm Euro Tage Monate Jahre Genie Knie See")}
 
 # fmt: off
@@ -53,7 +56,12 @@ class _German(Table):
             return said[:-1] + ("e" if gender == "f" else "")
         return said
 
-    def gender_of(self, noun: str, number: int) -> str | None:
+    def half(self, noun: str) -> str | None:
+        return f"{self.integer(1, self.gender_of(noun, 1))} halben {noun}" if self.dative else super().half(noun)
+
+    def gender_of(self, noun: str, number: int) -> str:
+        if _NEUTER.fullmatch(noun):
+            return "n"
         return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
 
 

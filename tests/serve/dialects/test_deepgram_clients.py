@@ -78,7 +78,7 @@ async def test_sdk_flux(stock: Stock) -> None:
         await until(lambda: stock.node.node.service.speaking == 0, 2)
         _, second = await turn()
         assert isinstance(second, SpeakV2SpeechInterrupted)
-        assert second.text_spoken
+        assert second.text_spoken is not None
         assert f"{second.text_spoken}{second.text_remaining}".split() == LONG.split()
         assert second.audio_played_ms == min(heard_ms, first.audio_duration_ms + second.metadata.audio_duration_ms)
 
