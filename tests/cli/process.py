@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,16 +39,6 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     defaults = {**pipes, "env": environment(), "timeout": PATIENCE_S, "check": False}
     return subprocess.run([*AGENT_TTS, *arguments], **{**defaults, **options})
-
-
-def children_of(pid: int) -> list[int]:
-    """Its child processes that have not ended."""
-    found: list[int] = []
-    with suppress(FileNotFoundError):  # the process has just ended
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):  # a thread that has just ended
-                found += map(int, task.read_text().split())
-    return found
 
 
 def is_running(pid: int) -> bool:

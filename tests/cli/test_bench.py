@@ -14,9 +14,10 @@ import pytest
 import torch  # its import keeps a pipe open: the first test to import it would leak one
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS
+from agent_tts.bench.node import children_of
 from agent_tts.bench.runner import is_clean
 from tests.bench.test_report import fonts
-from tests.cli.process import children_of, environment, invoke, is_running, run, start
+from tests.cli.process import environment, invoke, is_running, run, start
 from tests.node_process import running_process
 
 __all__ = ["fonts"]  # a fixture

@@ -75,6 +75,11 @@ def test_only_what_got_worse_than_the_baseline_is_told(node: str, measured: tupl
     assert worse.startswith(f"{node}, live, 2 callers, en: WORSE than the baseline: DNSMOS, overall: -")
 
 
+def test_a_baseline_of_other_runs_is_told_before_anything_is_spoken(measured: tuple[Path, str]) -> None:
+    done = invoke("bench", "quality", "--url", "localhost:1", "--baseline", str(measured[0]))
+    assert (done.returncode, b"it has no run of these, but" in done.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_what_is_as_it_was_does_not_fail(node: str, measured: tuple[Path, str]) -> None:
     same = ("--url", node, "--voice", "en-us", "--texts", "en", "--first", "2", "--callers", "2", "--ways", "whole")

@@ -17,8 +17,8 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.realtime.ear import DetectorTurns
-from agent_tts.agent.realtime.rtc_line import RtcLine
-from agent_tts.agent.realtime.session import RealtimeSession, WebSocketLine, check_voice, new_id
+from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
+from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, RealtimeError, SessionSettings, Shape, checked, merged
 from agent_tts.agent.signalling import REALTIME
 from agent_tts.errors import Internal, InvalidRequest, SpeechError
@@ -106,7 +106,7 @@ class RealtimeEndpoint:
             owner = await resources.enter_async_context(self._calls.admitted("realtime", client))
             line = RtcLine(self._node, client)
             resources.push_async_callback(line.close, 1000)
-            session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors, sound=line)
+            session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors)
             try:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     answer = await line.answer(offer)

@@ -97,10 +97,6 @@ class HibariEngine(EspeakEngine):
         super().close()
 
 
-def _is_english(code: str) -> bool:
-    return code.partition("-")[0] == "en"
-
-
 def _carried(voice: HibariVoice, pool: ThreadPoolExecutor, threads: int) -> int:
     """How many callers the cores carry, by the time that a sentence takes in all threads at once."""
     together = Barrier(threads)
@@ -124,7 +120,7 @@ class HibariRequest(EspeakRequest):
     """A request with a voice of hibari in its slot: words of English wait in `feed.pending` until they are spoken."""
 
     def __init__(self, engine: HibariEngine, voice: HibariVoice, shared: Shared, opened: Opened, slot: int) -> None:
-        super().__init__(shared, opened, slot, NamedVoice(near(voice.facts)), _is_english)
+        super().__init__(shared, opened, slot, NamedVoice(near(voice.facts)))
         self._engine = engine
         self._voice = voice
         self._hibari_leveler = shared.levels.leveler(opened.options, SAMPLE_RATE)
@@ -140,6 +136,9 @@ class HibariRequest(EspeakRequest):
         self._fails_before = 0
         # When the audio so far began to play, as far as is known here.
         self._began: float | None = None
+
+    def _by_word(self, code: str) -> bool:
+        return code.partition("-")[0] == "en"
 
     def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those whose listeners have the least to hear."""
@@ -182,7 +181,7 @@ class HibariRequest(EspeakRequest):
 
     def _speaks(self, unit: Unit) -> bool:
         """Whether a unit is hibari's."""
-        if unit.offsets[0] < self._fails_before or not _is_english(reader(unit.text, self._language.code)):
+        if unit.offsets[0] < self._fails_before or not self._by_word(reader(unit.text, self._language.code)):
             return False
         if all(map(is_silent, unit.text)) and not (self._phrase.units or self._before):
             return False  # a pause without a sentence before it
