@@ -138,10 +138,10 @@ class RtcLine:
     def send(self, texts: list[str], size: int) -> None:
         assert self._channel is not None, "there is room"
         for text in texts:
-            if self._channel.readyState == "open" and len(text.encode()) <= self._most:
-                self._channel.send(text)
-            else:
+            if len(text.encode()) > self._most:
                 self._lose("a message is too long for the client")
+            elif self._channel.readyState == "open":
+                self._channel.send(text)
 
     def cut(self) -> None:
         self._lose("cut")

@@ -336,7 +336,7 @@ class RealtimeSession(BaseTransport):
         texts: list[str] = []
         events, size = self.conversation.events, 0
         while not texts or (events and size < WRITE_BYTES and self._encoder.has_time()):
-            texts.append(json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":")))
+            texts.append(json.dumps(events.popleft(), separators=(",", ":")))  # ASCII: a client's text may be no UTF-8
             size += len(texts[-1])
         self._line.send(texts, size)
 
