@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -154,13 +155,14 @@ class EspeakRequest:
     def __init__(self, shared: Shared, opened: Opened, slot: int, voice: ResolvedVoice | None = None) -> None:
         self._workers, self._voices, levels, first_words = shared
         self._options = options = opened.options
-        self._own, self._variant = self._voices.resolve(voice or options.voice, options.language)
+        voice = voice or options.voice
+        self._own, self._variant = self._voices.resolve(voice, options.language)
         self._language = self._own
         self._prosody = Prosody()
         code = self._own.code
         directives = Directives(PERFORMS, self._voices.languages, code)
         self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: self._by_word(other or code))
-        self._leveler = levels.leveler(options, self._workers.sample_rate)
+        self._leveler = levels.leveler(replace(options, voice=voice), self._workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         self._deadly = 0

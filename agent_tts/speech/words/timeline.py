@@ -388,26 +388,9 @@ class LateTimeline:
         self._timeline = timeline
         self._notes: list[Callable[[], object]] = []
 
-    def append(self, text: str) -> list[Word]:
-        return self._note(partial(self._timeline.append, text))
-
-    def direct(self, directive: Directive) -> list[Word]:
-        return self._note(partial(self._timeline.direct, directive))
-
-    def complete(self) -> list[Word]:
-        return self._note(self._timeline.complete)
-
-    def flush(self) -> list[Word]:
-        return self._note(self._timeline.flush)
-
-    def align(self, times: Sequence[Word]) -> list[Word]:
-        return self._note(partial(self._timeline.align, times))
-
-    def hear(self, samples: int, peaks: bytes) -> None:
-        self._note(partial(self._timeline.hear, samples, peaks))
-
-    def flushed(self, audio_ms: int) -> None:
-        self._note(partial(self._timeline.flushed, audio_ms))
+    def __getattr__(self, name: str) -> Callable[..., list[Word]]:
+        """A method of the timeline that takes something in: its calls wait."""
+        return partial(self._note, getattr(self._timeline, name))
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         return self._taken_in().finish(audio_ms, cut=cut)
@@ -415,8 +398,8 @@ class LateTimeline:
     def split(self, played_ms: float) -> tuple[str, str]:
         return self._taken_in().split(played_ms)
 
-    def _note(self, call: Callable[[], object]) -> list[Word]:
-        self._notes.append(call)
+    def _note(self, call: Callable[..., object], *given: object) -> list[Word]:
+        self._notes.append(partial(call, *given))
         if len(self._notes) >= MAX_NOTES:
             self._taken_in()
         return []

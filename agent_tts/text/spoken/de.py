@@ -39,6 +39,8 @@ _WORDS = {
 
 # After these "1 Hund" is "einem Hund"; after "in" and "vor", amounts of time, too.
 _WITH_DATIVE = frozenset(words("mit von zu aus bei nach seit ab in vor"))
+# After these it stays in the nominative: "das ist ein halber Liter".
+_NOMINATIVE = frozenset(words("ist sind war waren wäre bleibt und oder noch nur etwa circa rund"))
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,13 @@ class _German(Table):
             return said[:-1] + ("e" if gender == "f" else "")
         return said
 
-    def half(self, noun: str) -> str | None:
-        return f"{self.integer(1, self.gender_of(noun, 1))} halben {noun}" if self.dative else super().half(noun)
+    def half(self, noun: str, before: str) -> str | None:
+        """Behind a verb it is most often what is taken or given: "Nehmen Sie einen halben Liter"."""
+        gender = self.gender_of(noun, 1)
+        if self.dative:
+            return f"{self.integer(1, gender)} halben {noun}"
+        given = gender == "m" and before[-1:].isalpha() and before not in _NOMINATIVE
+        return f"einen halben {noun}" if given else super().half(noun, before)
 
     def gender_of(self, noun: str, number: int) -> str:
         if _NEUTER.fullmatch(noun):

@@ -228,8 +228,11 @@ class Table:
             rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per)})", self._per),
             rule(rf"({SIGNS}?{number})\ ?({any_of(self.units)})", self._unit),
             rule(rf"({number})\ ?({any_of(short)})", lambda m, _: self.counted(m[1], short[m[2]])),
-            rule(rf"(?:1/2|½)\ ?({any_of(self.units)})", lambda match, _: self._half_unit(self.units[match[1]])),
-            rule(rf"(?:1/2|½)\ ({self.noun})", lambda match, _: self.half(match[1])),
+            rule(
+                rf"(?:1/2|½)\ ?({any_of(self.units)})",
+                lambda match, before: self._half_unit(self.units[match[1]], before),
+            ),
+            rule(rf"(?:1/2|½)\ ({self.noun})", lambda match, before: self.half(match[1], before)),
             *(rule(rf"({groups}{agreeing})\ ({self.noun})", self._agreeing) for agreeing in self.agreeing),
             rule("[IVX]+", self._roman),
             rule(rf"{SIGNS}?{number}", lambda match, _: self.say_number(match[0])),
@@ -244,13 +247,13 @@ class Table:
         gender = self.gender_of(noun, number)
         return None if gender is None else self.joined(self.integer(number, gender), noun)
 
-    def half(self, noun: str) -> str | None:
+    def half(self, noun: str, before: str) -> str | None:
         """Half of what a noun is, if the language has a word for it that agrees."""
         gender, half = self.gender_of(noun, 1), column(self.code, "mixed").get("half")
         return f"{dict(zip('mfn', half.split('/'), strict=False))[gender]} {noun}" if gender and half else None
 
-    def _half_unit(self, unit: Noun) -> str:
-        return self.half(unit.one) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
+    def _half_unit(self, unit: Noun, before: str) -> str:
+        return self.half(unit.one, before) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])

@@ -144,6 +144,14 @@ def test_what_espeak_says_is_as_loud(engine: HibariEngine, text: str, options: S
     )
 
 
+def test_what_espeak_says_has_the_loudness_asked_for(engine: HibariEngine) -> None:
+    """By a measurement of its own. Mutation: that of hibari's voice, which has another level."""
+    speak(engine, TEXT * 8, options=SpeechOptions(loudness=-28))
+    text, options = "早上好，我想预订今晚两个人的桌子。" * 3, SpeechOptions(language="zh", loudness=-28)
+    speak(engine, text, options=options)
+    assert reference(speak(engine, text, options=options).pcm) == pytest.approx(-28, abs=1)
+
+
 def test_another_language_is_espeaks(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = listened(monkeypatch)
     speak(engine, "Guten Morgen, wie geht es Ihnen?", options=SpeechOptions(language="de"))
