@@ -46,14 +46,17 @@ types: $(VENV)/dev
 
 # What fails beside other tests runs once more alone, and must pass there. Tests with limits in real time need a core,
 # and run after the others. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for both.
+# The last lines name the tests that have failed in the end: some logs keep no others.
+FAILED := .pytest_cache/v/cache/lastfailed
 all-tests: $(VENV)/dev
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not alone and $(USUAL)" $(ARGS); beside=$$?; \
+	@rm -f $(FAILED); \
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not alone and $(USUAL)" $(ARGS); beside=$$?; \
 	if [ $$beside = 1 ]; then \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS) && beside=0; \
 	fi; \
 	case $$beside in 0 | 1 | 5) ;; *) exit $$beside ;; esac; \
 	$(BIN)/python -m pytest -m "alone and $(USUAL)" $(ARGS); alone=$$?; \
-	case $$beside$$alone in 00 | 05 | 50) ;; *) exit 1 ;; esac
+	case $$beside$$alone in 00 | 05 | 50) ;; *) sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1 ;; esac
 
 quick-tests: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not alone and $(USUAL)" $(ARGS)
@@ -152,6 +155,7 @@ $(VENV)/mutants: pyproject.toml configs/constraints.txt $(VENV)/dev
 $(VENV)/dev: pyproject.toml configs/constraints.txt tests/package.json | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps qwen-tts==0.1.1 Resemblyzer==0.1.4  # the reference for the model's tests, weights of `bench quality`; see pyproject.toml
+	$(PIP) --no-deps openai-agents==0.24.0 griffelib==2.4.1 mcp==2.3.0 mcp-types==2.3.0 sse-starlette==3.7.0  # calls the agent; it wants an older websockets
 	@mkdir -p $(VENV)/npm && cp tests/package.json $(VENV)/npm
 	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm  # tests of web/client.js and of vendors' clients
 	@touch $@ $(VENV)/base

@@ -126,6 +126,7 @@ class EngineOptions(CommonOptions):
     """What an engine is told of a request."""
 
     voice: ResolvedVoice | None = None  # None: the engine's default
+    region: str | None = None  # the language with a region that the engine does not tell apart: en-GB writes 31/12
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ GRACE_S = 2.0
 
 # The most memory that a process of tests may have had, MB; and the size from which memory is the system's again when it
 # is freed, bytes: the C library would keep it for blocks of other sizes.
-MOST_MB = 2_100
+MOST_MB = 1_800
 MAPPED_BYTES = 1 << 20
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 # So much more memory than after the modules before is worth a look at what is garbage, MB.
@@ -154,13 +154,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def bounded_memory() -> Iterator[None]:
     """The process has never had more than `MOST_MB`; a machine has one for each core, and one more.
 
-    Beside a GPU it may: models of the released sizes pass through it.
+    Beside a GPU it may: models of the released sizes pass through it. RECORD_MEMORY=FILE tells after which modules it
+    had more than before.
     """
     yield
     if HAS_GPU:
         return
+    if record := os.environ.get("RECORD_MEMORY"):
+        with open(record, "a") as file:
+            file.writelines(f"{os.getpid()} {mb} MB {module}\n" for module, mb in _most_mb.items())
     most_mb = _memory_mb("VmHWM")
-    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, of {MOST_MB} that are allowed"
+    allowed = f"of {MOST_MB} that are allowed: RECORD_MEMORY=FILE tells where"
+    assert most_mb <= MOST_MB, f"the tests of this process took {most_mb} MB at most, {allowed}"
 
 
 def _memory_mb(name: str) -> int:
@@ -170,15 +175,20 @@ def _memory_mb(name: str) -> int:
     return int(found[1]) // 1_024 if found else 0
 
 
-# Memory after a module's tests, when it was last given back, MB.
+# Memory after a module's tests, when it was last given back, MB; and the most so far after each module that took more.
 _settled_mb = 0
+_most_mb: dict[str, int] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory_of_a_module() -> Iterator[None]:
+def memory_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a module's tests took is the system's again after them, models included, which its tests share."""
     global _settled_mb
     yield
+    if (most_mb := _memory_mb("VmHWM")) > max(_most_mb.values(), default=0):
+        _most_mb[request.node.nodeid] = most_mb
+    if recogniser := sys.modules.get("tests.recogniser"):
+        recogniser.hearing.cache_clear()
     if dnsmos := sys.modules.get("speechmos.dnsmos"):
         dnsmos.__dict__["dnsmos"] = None  # its sessions: 190 MB
     if tiny := sys.modules.get("tests.model.tiny"):

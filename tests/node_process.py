@@ -16,7 +16,9 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from tests.cli.process import children_of, is_running, start
+from agent_tts.bench.node import children_of
+from tests.cli.process import is_running, start
+from tests.support import until
 from tests.wire import Wire, wire
 
 START_S = 60.0
@@ -70,6 +72,13 @@ class RunningProcess:
         pid = self.pids()[name]
         os.kill(pid, sig)
         return pid
+
+    async def reload(self) -> str:
+        """Have it read its settings again; the line that tells what came of it."""
+        said = self.log.count("SIGHUP: ")
+        self.process.send_signal(signal.SIGHUP)
+        await until(lambda: self.log.count("SIGHUP: ") > said, BACK_S)
+        return [line for line in self.log.splitlines() if "SIGHUP: " in line][-1]
 
     def front_of(self, client: tuple[Any, ...]) -> str:
         """The name of the front that has the connection with this address of the client."""

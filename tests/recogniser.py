@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pocketsphinx import Decoder
 from tqdm import tqdm
 
-from agent_tts.bench.quality import Recogniser
+from agent_tts.bench.quality import Recogniser, Recording, joined
 
 # faster-whisper has a progress bar that it does not show, which would start a thread for the life of the process.
 tqdm.monitor_interval = 0
@@ -66,7 +66,15 @@ def to_16k(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
     return np.clip(np.fft.irfft(spectrum, wanted) * wanted / len(padded), -32_768, 32_767).astype(np.int16)
 
 
+class Hearing(Recogniser):
+    def wer(self, text: str, samples: NDArray[np.int16], rate: int) -> float:
+        """The share of words of an English text that are not understood."""
+        recording = Recording(text, "en", samples, rate)
+        wrong, count = self.errors(recording, joined(self.listen(recording)))["wer"]
+        return wrong / count
+
+
 @functools.cache
-def hearing() -> Recogniser:
+def hearing() -> Hearing:
     """Whisper tiny.en in one thread."""
-    return Recogniser(TINY_EN, threads=1)
+    return Hearing(TINY_EN, threads=1)

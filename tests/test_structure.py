@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
@@ -64,22 +64,55 @@ BANNED_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "request
 BANNED_CALLS = {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "urlopen", "time.time"}
 
 
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file's syntax tree."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
+@dataclass
+class Source:
+    """What the rules ask of a file. The syntax trees of all files take 110 MB, which is why none is kept."""
+
+    imports: set[str] = field(default_factory=set)  # modules, at any place in it
+    calls: set[str] = field(default_factory=set)
+    dangers: set[str] = field(default_factory=set)  # calls that must not be
+    launches: int = 0  # calls of `kernel[grid]`
+    classes: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # that it gives to functions, variables and attributes of its own
+    private: set[tuple[str, str]] = field(default_factory=set)  # attributes with `_`: the name, and the expression
+
+    def add(self, node: ast.AST) -> None:
+        """Count a node of its syntax tree."""
+        match node:
+            case ast.Import(names=names):
+                self.imports |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                self.imports |= {module, *(f"{module}.{alias.name}" for alias in names)}
+            case ast.Call(func=func, keywords=keywords):
+                self.launches += isinstance(func, ast.Subscript)
+                called, given = ast.unparse(func), {word.arg: ast.unparse(word.value) for word in keywords}
+                self.calls.add(called)
+                # With `weights_only` a file cannot run code.
+                if called in BANNED_CALLS and not (called == "torch.load" and given.get("weights_only") == "True"):
+                    self.dangers.add(called)
+                if given.get("shell", "False") != "False":
+                    self.dangers.add(f"{called} with a shell")
+            case ast.ClassDef(name=name):
+                self.classes.append(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                self.names.add(name)
+            case ast.Attribute(attr=name):
+                if ast.unparse(node) == f"self.{name}" and isinstance(node.ctx, ast.Store):
+                    self.names.add(name)
+                if name.startswith("_") and not name.endswith("__"):
+                    self.private.add((name, ast.unparse(node)))
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Modules that a file imports, at any place in it."""
-    found: set[str] = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(found)
+def source(path: Path) -> Source:
+    found = Source()
+    for node in ast.walk(ast.parse(path.read_text())):
+        found.add(node)
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    return source(path).imports
 
 
 def importers(library: str) -> set[str]:
@@ -125,33 +158,22 @@ def test_no_import_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def dangers(path: Path) -> Iterator[str]:
-    """Imports and calls of a file that must not be."""
-    yield from imports(path) & BANNED_MODULES
-    for node in nodes(path):
-        if isinstance(node, ast.Call):
-            called, given = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
-            # With `weights_only` a file cannot run code.
-            if called in BANNED_CALLS and not (called == "torch.load" and given.get("weights_only") == "True"):
-                yield called
-            if given.get("shell", "False") != "False":
-                yield f"{called} with a shell"
+def test_no_dangerous_call_or_import() -> None:
+    dangers = {path: source(path).dangers | (imports(path) & BANNED_MODULES) for path in FILES}
+    assert not {f"{name_of(path)}: {danger}" for path, found in dangers.items() for danger in found}
 
 
-def test_no_dangerous_call() -> None:
-    assert not {f"{name_of(path)}: {danger}" for path in FILES for danger in dangers(path)}
+def test_all_routes_read_their_bodies_at_one_door() -> None:
+    ways = {*(f"request.{way}" for way in ("body", "json", "form", "stream")), "read_body"}
+    calls = {f"{name_of(path)}: {call}" for path in FILES for call in source(path).calls & ways}
+    assert calls == {"serve/routes/http.py: request.stream", "serve/routes/http.py: read_body"}
 
 
 def test_kernels_are_launched_only_by_launch() -> None:
     """A kernel that is launched without `launch` would not be compiled ahead."""
-    launches = [
-        name_of(path)
-        for path in (PACKAGE / "model").rglob("*.py")
-        if "triton" in imports(path)
-        for node in nodes(path)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
-    ]
-    assert launches == ["model/kernels/launch.py"]
+    files = [path for path in (PACKAGE / "model").rglob("*.py") if "triton" in imports(path)]
+    launches = {name_of(path): count for path in files if (count := source(path).launches)}
+    assert launches == {"model/kernels/launch.py": 1}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -246,20 +268,13 @@ LOUD = {"os._exit", "ctypes._Pointer", "torch._foreach_copy_", "torch._weight_no
 
 def test_private_names_of_libraries_stand_in_one_file_each() -> None:
     """A name is a library's if no class or module of ours has it."""
-    ours = {"_replace"}  # of named tuples
-    for node in (node for path in FILES for node in nodes(path)):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
-                ours.add(name)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
-                ours.add(name)
+    ours = {"_replace"}.union(*(source(path).names for path in FILES))  # the first is of named tuples
     users = {
-        f"{name_of(path)}: {ast.unparse(node)}"
+        f"{name_of(path)}: {used}"
         for path in FILES
         if name_of(path) not in PRIVATE.values()
-        for node in nodes(path)
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__")
-        if node.attr not in ours and ast.unparse(node) not in LOUD
+        for name, used in source(path).private
+        if name not in ours and used not in LOUD
     }
     assert not users
 
@@ -276,7 +291,6 @@ def test_a_library_of_private_names_has_an_upper_bound(library: str) -> None:
 def test_no_class_name_stands_twice() -> None:
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in nodes(path):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(name_of(path))
+        for name in source(path).classes:
+            homes.setdefault(name, []).append(name_of(path))
     assert not {name: where for name, where in homes.items() if len(where) > 1}

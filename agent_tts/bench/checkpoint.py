@@ -60,8 +60,7 @@ _CHUNK = 1 << 24  # elements that are in memory at a time
 def write(out: Path, *, size: str = "tiny", model_type: ModelType = "custom_voice", seed: int = 0) -> ModelConfig:
     """Writes a checkpoint folder of a size in `SIZES`; equal arguments give equal bytes. Takes under 1 GB of memory.
 
-    Raises:
-        SettingsError: an unknown size or type, or `out` is not empty.
+    Raises SettingsError: an unknown size or type, or `out` is not empty.
     """
     if size not in SIZES:
         raise SettingsError(f"unknown size {size!r}; known are {', '.join(SIZES)}")

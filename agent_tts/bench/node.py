@@ -107,9 +107,10 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 def children_of(pid: int) -> list[int]:
     """Child processes of `pid`; empty without /proc."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
+    with contextlib.suppress(FileNotFoundError):  # the process has just ended
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # or a thread of it
+                found += map(int, task.read_text().split())
     return found
 
 

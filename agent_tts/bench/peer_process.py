@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
@@ -110,6 +109,8 @@ def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
+    import transformers  # 60 MB, which `timed` does not need
+
     transformers.logging.set_verbosity_error()
     config = ModelConfig.read(Path(job["model"]))
     speak = ENGINES[job["engine"]](job, config)

@@ -158,12 +158,6 @@ class Recogniser:
         wrong = found.substitutions + found.deletions
         return {name: (wrong + found.insertions, wrong + found.hits)}
 
-    def wer(self, text: str, samples: Samples, rate: int, language: str = "en") -> float:
-        """The share of words of a text that are not understood."""
-        recording = Recording(text, language, samples, rate)
-        wrong, count = self.errors(recording, joined(self.listen(recording)))["wer"]
-        return wrong / count
-
 
 def joined(words: Sequence[HeardWord]) -> str:
     return "".join(one.word for one in words).strip()

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
@@ -31,14 +32,8 @@ PACKAGES = ("uvicorn", "uvloop", "websockets", "aiortc", "numpy", "torch", "trit
 
 def document(kind: str, node: Mapping[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Everything that is needed to measure the same again."""
-    return {
-        "bench": kind,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": ["agent-tts", *sys.argv[1:]],
-        "device": device(),
-        "node": node,
-        "runs": list(runs),
-    }
+    about = {"bench": kind, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return about | {"command": ["agent-tts", *sys.argv[1:]], "device": device(), "node": node, "runs": list(runs)}
 
 
 def check_output(option: str, path: Path) -> None:
@@ -58,12 +53,12 @@ def write_json(path: Path, found: dict[str, Any]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int | None = None) -> None:
-    """Print figures; `width` is in characters, by default the terminal's."""
+    """Print figures, or what rich draws; `width` is in characters, by default the terminal's."""
     shown = Table(*columns, title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in shown.columns[1:]:
         column.justify = "right"
     for row in rows:
-        shown.add_row(*("-" if cell is None else str(cell) for cell in row))
+        shown.add_row(*("-" if cell is None else cell if isinstance(cell, Bar) else str(cell) for cell in row))
     Console(highlight=False, width=width).print(shown)
 
 

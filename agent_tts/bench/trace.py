@@ -16,9 +16,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from rich.bar import Bar
-from rich.console import Console
-from rich.table import Table
 
+from agent_tts.bench.report import table
 from agent_tts.bench.scenario import CallSample
 from agent_tts.bench.statistics import percentiles
 
@@ -75,19 +74,13 @@ def figures(name: str, calls: Sequence[CallSample], node: Mapping[str, Points]) 
 
 def show(title: str, run: Mapping[str, Any], width: int | None = None) -> None:
     """Print the stages of a load, and the medians as bars on one line of time."""
-    shown = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    shown.add_column("stage")
-    for column in ("p50 ms", "p95 ms"):
-        shown.add_column(column, justify="right")
-    shown.add_column("medians, one after the other", min_width=BAR_WIDTH)
-    whole, begin = sum(stage["p50"] for stage in run["stages"].values()), 0.0
+    whole, begin, rows = sum(stage["p50"] for stage in run["stages"].values()), 0.0, []
     for name, _ in STAGES:
         p50, p95 = run["stages"][name].values()
-        bar = Bar(whole or 1.0, begin, begin + p50, width=BAR_WIDTH)
-        shown.add_row(name, f"{p50:.3f}", f"{p95:.3f}", bar)
+        rows.append([name, f"{p50:.3f}", f"{p95:.3f}", Bar(whole or 1.0, begin, begin + p50, width=BAR_WIDTH)])
         begin += p50
-    shown.add_row("first audio", *(f"{value:.3f}" for value in run["ttfa_ms"].values()))
-    Console(highlight=False, width=width).print(shown)
+    rows.append(["first audio", *(f"{value:.3f}" for value in run["ttfa_ms"].values()), ""])
+    table(title, ("stage", "p50 ms", "p95 ms", "medians, one after the other"), rows, width)
 
 
 class Collector(http.server.ThreadingHTTPServer):

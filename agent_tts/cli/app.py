@@ -128,7 +128,8 @@ def wyoming(
     import asyncio
 
     from agent_tts.client.connection import http_url
-    from agent_tts.integrations.wyoming.server import Target, serve
+    from agent_tts.client.moving import Target
+    from agent_tts.integrations.wyoming.server import serve
 
     asyncio.run(serve(uri, Target(http_url(url), key)))
 

@@ -5,10 +5,11 @@ What a command does is imported when it runs, so that help is quick.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
@@ -20,6 +21,9 @@ from agent_tts.errors import SettingsError
 
 if TYPE_CHECKING:
     from agent_tts.bench import report
+
+N = TypeVar("N", int, float)
+T = TypeVar("T")
 
 Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 Voice = Annotated[str | None, typer.Option(help="A voice of the node.")]
@@ -196,28 +200,27 @@ def cores(option: str, text: str | None) -> list[int]:
     return found
 
 
-def numbers(option: str, text: str) -> list[float]:
-    """Positive numbers, separated by commas. Raises SettingsError."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not values or not all(math.isfinite(value) and value > 0 for value in values):
-        raise SettingsError(f"{option} {text}: must be positive numbers with commas between them, like 0.5,1,10")
-    return values
+def numbers(option: str, text: str, kind: type[N]) -> list[N]:
+    """Positive numbers, whole ones or any, with commas between them. Raises SettingsError."""
+    with contextlib.suppress(ValueError):
+        values = [kind(part) for part in text.split(",")]
+        if all(0 < value < math.inf for value in values):
+            return values
+    wanted = "whole numbers from 1 with commas between them, like 1,10,20"
+    if kind is float:
+        wanted = "positive numbers with commas between them, like 0.5,1,10"
+    raise SettingsError(f"{option} {text}: must be {wanted}")
 
 
-def counts(option: str, text: str) -> list[int]:
-    """Whole numbers from 1, separated by commas. Raises SettingsError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise SettingsError(f"{option} {text}: must be whole numbers from 1 with commas between them, like 1,10,20")
-    return [int(part) for part in parts]
+def names(option: str, text: str, known: Collection[str]) -> list[str]:
+    """Names with commas between them. Raises SettingsError: one is not known."""
+    found = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in found if name not in known]:
+        raise SettingsError(f"{option} {','.join(unknown)}: must be of {', '.join(known)}")
+    return found
 
 
 # ---------------------------------------------------------------- the commands
-
-T = TypeVar("T")
 
 ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
 OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()

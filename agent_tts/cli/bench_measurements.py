@@ -96,12 +96,9 @@ async def target(
 ) -> AsyncIterator[tuple[MeasuredNode, dict[str, Any]]]:
     """The running node that the options name, or a new one with these settings; and what it tells of itself.
 
-    With the end of the block, that also has the GPUs that a new one ran on.
-
-    Args:
-        session: fields of `session.update`; the node is asked for them before anything is measured.
-    Raises:
-        SpeechError: the node cannot be reached, does not come up, or refuses the session.
+    With the end of the block, that also has the GPUs that a new one ran on. The node is asked for the session, fields
+    of `session.update`, before anything is measured. Raises SpeechError: it cannot be reached, does not come up, or
+    refuses the session.
     """
     if isinstance(options, cli.NodeOptions) and options.url is not None:
         node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
@@ -191,11 +188,8 @@ def progress(name: str, total: int | None = None) -> Iterator[Callable[[], None]
 def measured(
     options: Any, scenarios: Sequence[Scenario], settings: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[ScenarioResult]]:
-    """Run scenarios with the same session on one node, one after the other: what it tells of itself, and the results.
-
-    Args:
-        options: of a command: `node` and `processes`.
-        settings: of a node that is started, keys with "__" for the dots.
+    """Run scenarios with the same session on the node of a command's options, one after the other: what it tells of
+    itself, and the results. A node that is started has these settings, whose keys have "__" for dots.
     """
     node_options: cli.OwnNodeOptions = options.node
     processes: cli.ProcessOptions = options.processes
@@ -232,31 +226,27 @@ def refuse_frames(node: cli.NodeOptions, frames: int | None) -> None:
         raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
 
 
-def serve_scenarios(
-    rates: str | None,
-    concurrencies: str | None,
-    saturate: int | None,
-    warmup_s: float,
-    frames: int | None = None,
-    **fields: Any,
-) -> tuple[list[Scenario], dict[str, object]]:
-    """The loads that the options ask for, and the settings that a node needs for them. Raises SettingsError."""
-    if sum(option is not None for option in (rates, concurrencies, saturate)) > 1:
-        raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
-    fields["warmup_s"] = warmup_s
-    if concurrencies is None and saturate is None:
-        found = cli.numbers("--rate", rates or DEFAULT_RATES)
-        loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in found]
-        return loads, limits(math.ceil(max(found) * SPOKEN_S), frames)
-    if saturate is not None:
-        sizes = [saturate + math.ceil(saturate / OVER_SLOTS)]
-        fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
-        settings: dict[str, object] = {"slots": saturate, "timeouts__queue_s": REQUEST_S}
-    else:
-        sizes = cli.counts("--concurrency", concurrencies or "")
-        settings = {"slots": max(sizes)}
-    loads = [scenario.requests(f"{size} at once", concurrency=size, ramp_s=warmup_s / 2, **fields) for size in sizes]
-    return loads, settings | limits(max(sizes), frames)
+Load = tuple[list[Scenario], dict[str, object]]  # and the settings that a node needs for it
+
+
+def at_random(rates: Sequence[float], frames: int | None, **fields: Any) -> Load:
+    """Requests at random times, so many a second in each run."""
+    loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in rates]
+    return loads, limits(math.ceil(max(rates) * SPOKEN_S), frames)
+
+
+def at_once(sizes: Sequence[int], frames: int | None, name: str = "at once", **fields: Any) -> Load:
+    """So many requests at once in each run, which begin in the first half of the warm-up."""
+    fields = {"ramp_s": fields["warmup_s"] / 2} | fields
+    loads = [scenario.requests(f"{size} {name}", concurrency=size, **fields) for size in sizes]
+    return loads, {"slots": max(sizes)} | limits(max(sizes), frames)
+
+
+def saturated(slots: int, frames: int | None, **fields: Any) -> Load:
+    """So many slots, all busy, with whole texts and unpaced audio: no slot waits for a client."""
+    fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
+    loads, settings = at_once([slots + math.ceil(slots / OVER_SLOTS)], frames, **fields)
+    return loads, settings | {"slots": slots, "timeouts__queue_s": REQUEST_S}
 
 
 def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -306,16 +296,14 @@ TITLES = {
 Loads = Mapping[str, Callable[[MeasuredNode], Awaitable[Outcome]]]
 
 
-def hold(
-    kind: str, options: cli.OwnNodeOptions, loads: Loads, voice: str | None, json: Path | None, seconds: float
-) -> None:
+def hold(kind: str, options: cli.LoadOptions | cli.SoakOptions, loads: Loads, seconds: float) -> None:
     """Put loads on one node: a table each, and perhaps a file. Raises SpeechError, typer.Exit."""
-    outputs = cli.Outputs(json=json)
+    outputs = cli.Outputs(json=options.json)
     # More slots than calls: no call waits for one, and the load is on the front.
     settings = {"slots": 3 * scenario.SESSIONS, "limits__rtc_peers": 48}
 
     async def main() -> tuple[dict[str, Any], dict[str, Outcome]]:
-        async with target(options, {"voice": voice}, **settings) as (node, info):
+        async with target(options.node, {"voice": options.voice}, **settings) as (node, info):
             with progress(f"{', '.join(loads)}: about {seconds:.0f} s"):
                 return info, {name: await held(node) for name, held in loads.items()}
 
@@ -341,26 +329,25 @@ def hold(
 # ---------------------------------------------------------------- the commands
 
 
-def _requests(
-    options: cli.ServeOptions | cli.TraceOptions,
-    concurrency: str | None = None,
-    saturate: int | None = None,
-    **fields: Any,
-) -> tuple[list[scenario.Scenario], dict[str, object]]:
-    """The loads of a command with texts, and the settings that a node needs for them."""
-    return serve_scenarios(
-        *(options.rate, concurrency, saturate, options.warmup, options.text.frames),
-        duration_s=options.duration,
-        words_every_ms=options.text.words_every_ms,
-        session=options.voice.session,
-        texts=options.text.texts,
-        **fields,
-    )
+def _fields(options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, **fields: Any) -> dict[str, Any]:
+    """What the scenarios of a command with texts share."""
+    text = options.text
+    return fields | {"words_every_ms": text.words_every_ms, "texts": text.texts, "session": options.voice.session}
 
 
 def serve(options: cli.ServeOptions) -> None:
-    refuse_frames(options.node, options.text.frames)
-    wanted, settings = _requests(options, options.concurrency, options.saturate)
+    frames, concurrency, saturate = options.text.frames, options.concurrency, options.saturate
+    refuse_frames(options.node, frames)
+    if sum(option is not None for option in (options.rate, concurrency, saturate)) > 1:
+        raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
+    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration)
+    if saturate is not None:
+        wanted, settings = saturated(saturate, frames, **fields)
+    elif concurrency is not None:
+        sizes = cli.numbers("--concurrency", concurrency, int)
+        wanted, settings = at_once(sizes, frames, **fields)
+    else:
+        wanted, settings = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), frames, **fields)
     info, results = measured(options, wanted, settings)
     runs = list(map(request_figures, wanted, results))
     every_ms = wanted[0].words_every_ms
@@ -376,7 +363,8 @@ def trace(options: cli.TraceOptions) -> None:
         from agent_tts.bench import trace as stages
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
-    wanted, settings = _requests(options, traced=True)
+    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
+    wanted, settings = at_random(cli.numbers("--rate", options.rate, float), options.text.frames, **fields)
     with stages.collector() as spans:
         settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, results = measured(options, wanted, settings)
@@ -397,14 +385,12 @@ def trace(options: cli.TraceOptions) -> None:
 
 def streams(options: cli.StreamsOptions) -> None:
     refuse_frames(options.node, options.text.frames)
-    sizes, every_ms = cli.counts("--streams", options.streams), options.text.words_every_ms
-    fields: dict[str, Any] = {"words_every_ms": every_ms, "texts": options.text.texts, "session": options.voice.session}
-    fields |= {"ramp_s": options.ramp, "warmup_s": options.ramp, "duration_s": options.seconds}
-    wanted = [scenario.requests(f"{size} callers", concurrency=size, **fields) for size in sizes]
-    settings = {"slots": max(sizes), **limits(max(sizes), options.text.frames)}
+    sizes = cli.numbers("--streams", options.streams, int)
+    fields = _fields(options, ramp_s=options.ramp, warmup_s=options.ramp, duration_s=options.seconds)
+    wanted, settings = at_once(sizes, options.text.frames, "callers", **fields)
     info, results = measured(options, wanted, settings)
     runs = list(map(request_figures, wanted, results))
-    ahead = f"a word every {every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
+    ahead = f"a word every {options.text.words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
     print_requests(f"{info['engine']}, {info['model']}: {ahead}", runs)
     clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
@@ -415,7 +401,7 @@ def streams(options: cli.StreamsOptions) -> None:
 
 
 def rtc(options: cli.RtcOptions) -> None:
-    sizes = cli.counts("--peers", options.peers)
+    sizes = cli.numbers("--peers", options.peers, int)
     settings = {"slots": max(sizes), "limits__rtc_peers": 2 * max(sizes), **limits(2 * max(sizes))}
     session = options.voice.session
     wanted = [scenario.rtc_peers(size, options.seconds, options.words_every_ms, session) for size in sizes]
@@ -433,15 +419,12 @@ def rtc(options: cli.RtcOptions) -> None:
 
 
 def fronts(options: cli.FrontsOptions) -> None:
-    sizes, slots = cli.counts("--fronts", options.fronts), options.slots
+    sizes, slots = cli.numbers("--fronts", options.fronts, int), options.slots
     info: dict[str, Any] = {}
     runs: list[dict[str, Any]] = []
+    fields = {"warmup_s": options.warmup, "duration_s": options.duration, "session": options.voice.session}
     for size in sizes:
-        wanted, settings = serve_scenarios(
-            *(None, None, slots * size, options.warmup, options.frames),
-            duration_s=options.duration,
-            session=options.voice.session,
-        )
+        wanted, settings = saturated(slots * size, options.frames, **fields)
         settings |= {"slots": slots, "engines": size, "fronts": size}
         info, (result,) = measured(options, wanted, settings)
         runs.append({"fronts": size, **request_figures(wanted[0], result)})
@@ -462,20 +445,19 @@ def load(options: cli.LoadOptions) -> None:
         "mixed": lambda node: loads.mixed(node, seconds),
         "storm": loads.storm,
     }
-    wanted = [name.strip() for name in options.only.split(",")]
-    for name in wanted:
-        if name not in known:
-            raise SettingsError(f"--only {name}: loads are {', '.join(known)}")
+    wanted = cli.names("--only", options.only, known)
     about_s = len(wanted) * (seconds + scenario.TAIL_S)
-    hold("load", options.node, {name: known[name] for name in wanted}, options.voice, options.json, about_s)
+    hold("load", options, {name: known[name] for name in wanted}, about_s)
 
 
 def soak(options: cli.SoakOptions) -> None:
-    contexts, rate, kill_every = options.contexts, options.rate, options.kill_every
-    wanted: Loads = {
-        "soak": lambda node: loads.soak(node, scenario.soak(contexts, rate, options.vanish, node.session), kill_every)
-    }
-    hold("soak", options.node, wanted, options.voice, options.json, contexts / rate + scenario.TAIL_S)
+    contexts, rate = options.contexts, options.rate
+
+    async def held(node: MeasuredNode) -> Outcome:
+        wanted = scenario.soak(contexts, rate, options.vanish, node.session)
+        return await loads.soak(node, wanted, options.kill_every)
+
+    hold("soak", options, {"soak": held}, contexts / rate + scenario.TAIL_S)
 
 
 def frame(options: cli.FrameOptions) -> None:
@@ -486,7 +468,7 @@ def frame(options: cli.FrameOptions) -> None:
         raise SettingsError(f"--fp8 {options.fp8}: must be of {','.join(FP8)}, in this order")
     if kinds != ["nothing"] and not options.fused:
         raise SettingsError("--fp8 is for fused kernels alone: leave --no-fused out")
-    sizes, outputs = cli.counts("--batches", options.batches), cli.Outputs(json=options.json)
+    sizes, outputs = cli.numbers("--batches", options.batches, int), cli.Outputs(json=options.json)
     try:
         from agent_tts.bench import frame as frames
         from agent_tts.model.quantised import EightBits

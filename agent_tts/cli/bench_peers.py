@@ -20,7 +20,7 @@ from agent_tts.bench.client import Caller
 from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
-from agent_tts.cli.bench import ModelOptions, PeersOptions
+from agent_tts.cli.bench import ModelOptions, PeersOptions, names
 from agent_tts.cli.bench_measurements import (
     BenchCheckpoint,
     checkpoint,
@@ -134,17 +134,9 @@ def figures_of(spoken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def chosen(peers: str) -> list[PeerEngine]:
-    """Engines by the names of their packages, separated by commas. Raises SettingsError: one of them is not known."""
-    names = [name.strip() for name in peers.split(",")]
-    if unknown := [name for name in names if name not in PEERS]:
-        raise SettingsError(f"--peers {','.join(unknown)}: must be of {', '.join(PEERS)}")
-    return [PEERS[name] for name in names]
-
-
 def peers(options: PeersOptions) -> None:
     """Measure, print, and write down. A peer that is not installed, or fails, is named on stderr and left out."""
-    wanted = chosen(options.peers)
+    wanted = [PEERS[name] for name in names("--peers", options.peers, PEERS)]
     if not options.model.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")
     device, dtype = _where(options.device, options.dtype)
@@ -164,8 +156,8 @@ def peers(options: PeersOptions) -> None:
     report.table_of(title, COLUMNS, runs)
     print_memory(info)
     series = {"first audio": [one["first_audio_ms"] for one in runs], "a frame": [one["frame_ms"] for one in runs]}
-    title, names = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
-    options.outputs.write("peers", info, runs, lambda plot: plot.bars(title, names, series, "ms"))
+    title, engines = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
+    options.outputs.write("peers", info, runs, lambda plot: plot.bars(title, engines, series, "ms"))
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from agent_tts.bench.quality import (
     summary,
 )
 from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
-from agent_tts.cli.bench import NodeOptions, QualityOptions, counts
+from agent_tts.cli.bench import NodeOptions, QualityOptions, names, numbers
 from agent_tts.cli.bench_measurements import limits, missing_package, progress, run, target
 from agent_tts.errors import SettingsError
 
@@ -47,6 +47,11 @@ class MeasuredServer(NamedTuple):
     def openai(self) -> bool:
         """Whether it is OpenAI's API; otherwise it is a node."""
         return urlsplit(self.node.url or "").path.rstrip("/").endswith("/v1")
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """OpenAI's API takes whole texts alone."""
+        return WAYS[1:] if self.openai else WAYS
 
 
 def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
@@ -82,33 +87,32 @@ async def opened(
 
 
 async def recorded(
-    options: QualityOptions,
-    wanted: Sequence[MeasuredServer],
-    ways: Sequence[str],
-    callers: Sequence[int],
-    texts: Sequence[str],
-) -> tuple[dict[str, Any], list[tuple[dict[str, Any], list[Recording]]]]:
-    """What all servers tell of themselves, and the recordings of each run by its name."""
+    options: QualityOptions, plan: Sequence[tuple[MeasuredServer, list[dict[str, Any]]]]
+) -> tuple[dict[str, Any], list[list[Recording]]]:
+    """What all servers tell of themselves, and the recordings of each run; `plan` has the names of each one's runs."""
     told: dict[str, Any] = {}
     found = []
-    for server in wanted:
-        async with opened(server, options, max(callers)) as (speak, info):
+    for server, runs in plan:
+        async with opened(server, options, max((name["callers"] for name in runs), default=1)) as (speak, info):
             told[server.name] = info
-            for way, number, kind in itertools.product(ways, callers, texts):
-                if way == "live" and server.openai:
-                    continue
-                name = dict(zip(NAME, (server.name, way, number, kind), strict=True))
-                spoken, every_ms = TEXTS[kind][: options.first], options.words_every_ms if way == "live" else 0
+            for name in runs:
+                spoken, number = TEXTS[name["texts"]][: options.first], name["callers"]
+                every_ms = options.words_every_ms if name["way"] == "live" else 0
                 with progress(f"speaking: {titled(name)}", max(number, len(spoken))) as advance:
-                    found.append((name, await record(speak, spoken, kind[:2], number, every_ms, advance)))
+                    found.append(await record(speak, spoken, name["texts"][:2], number, every_ms, advance))
     return told, found
 
 
 def quality(options: QualityOptions) -> int:
     """Record, measure, print and write down; 1 if a figure got worse than in --baseline. Raises SettingsError."""
-    ways, texts = chosen("--ways", options.ways, WAYS), chosen("--texts", options.texts, TEXTS)
-    callers, wanted = counts("--callers", options.callers), list(servers(options))
-    before = baseline(options.baseline) if options.baseline is not None else {}
+    ways, texts = names("--ways", options.ways, WAYS), names("--texts", options.texts, TEXTS)
+    every = list(itertools.product(ways, numbers("--callers", options.callers, int), texts))
+    plan = [
+        (one, [dict(zip(NAME, (one.name, *rest), strict=True)) for rest in every if rest[0] in one.ways])
+        for one in servers(options)
+    ]
+    runs_to_be = [name for _, some in plan for name in some]
+    before = baseline(options.baseline, runs_to_be) if options.baseline is not None else {}
     clip = read_clip(options.clip) if options.clip is not None else None
     try:
         recogniser = Recogniser(options.whisper)
@@ -120,14 +124,12 @@ def quality(options: QualityOptions) -> int:
             raise SettingsError(f"--whisper {options.whisper} knows English alone: --texts {kind} needs another one")
     if judge.speakers is None:
         print(f"speaker similarity is left out: {SpeakerVectors.PACKAGE}", file=sys.stderr)
-    told, found = run(recorded(options, wanted, ways, callers, texts))
-    runs = [judged(judge, name, recordings) for name, recordings in found]
+    told, found = run(recorded(options, plan))
+    runs = [judged(judge, name, recordings) for name, recordings in zip(runs_to_be, found, strict=True)]
     show(runs)
     about = {"servers": told, "whisper": options.whisper}
     options.outputs.write("quality", about, runs, lambda plot: draw(plot, runs))
     worse = [(one, got_worse(one["utterances"], before[key])) for one in runs if (key := titled(one)) in before]
-    if options.baseline is not None and not worse:
-        raise SettingsError(f"--baseline {options.baseline.name}: it has no run of these")
     for one, figures in worse:
         for figure, (low, high) in figures.items():
             print(f"{titled(one)}: WORSE than the baseline: {MEASURES[figure].title}: {low:+g} to {high:+g}")
@@ -149,20 +151,18 @@ def titled(one: Mapping[str, Any]) -> str:
     return f"{one['server']}, {one['way']}, {one['callers']} callers, {one['texts']}"
 
 
-def chosen(option: str, text: str, known: Sequence[str] | Mapping[str, Any]) -> list[str]:
-    """Names with commas between them. Raises SettingsError."""
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise SettingsError(f"{option} {','.join(unknown)}: must be of {', '.join(known)}")
-    return names
+def baseline(path: Path, wanted: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The utterances of each run of an earlier measurement; told before a long one, not after it, if it is of no use.
 
-
-def baseline(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """The utterances of each run of an earlier measurement. Raises SettingsError: the file is none."""
+    Raises SettingsError: the file is none, or has none of the runs with the `wanted` names.
+    """
     try:
-        return {titled(one): one["utterances"] for one in json.loads(path.read_text("utf-8"))["runs"]}
+        found = {titled(one): one["utterances"] for one in json.loads(path.read_text("utf-8"))["runs"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise SettingsError(f"--baseline {path.name}: is no file that --json of this command wrote") from None
+    if not found.keys() & set(map(titled, wanted)):
+        raise SettingsError(f"--baseline {path.name}: it has no run of these, but {'; '.join(found)}")
+    return found
 
 
 def show(runs: Sequence[Mapping[str, Any]]) -> None:

@@ -37,8 +37,8 @@ def compile_kernels(
 ) -> int:
     """Compile for each GPU, with a line for each on stdout; the exit code, 1 when kernels could not be compiled.
 
-    Raises:
-        SettingsError: an unknown architecture or size, a folder without a configuration, or settings without kernels.
+    Raises SettingsError: an unknown architecture or size, a folder without a configuration, or settings without
+    kernels.
     """
     if sys.platform != "linux":
         raise SettingsError("compile: kernels are compiled ahead on Linux alone")

@@ -20,8 +20,7 @@ ANSWER_S = 30.0  # longest wait for the next bytes
 def fetch(names: Sequence[str] | None) -> None:
     """Fetch voices of these names, or all, that are not here. A voice is there whole and checked, or not at all.
 
-    Raises:
-        SettingsError: hibari is not installed or has no such voice, or one cannot be fetched or stored.
+    Raises SettingsError: hibari is not installed or has no such voice, or one cannot be fetched or stored.
     """
     try:
         from agent_tts.engine.hibari.speech import installed

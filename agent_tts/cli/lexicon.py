@@ -33,9 +33,7 @@ def try_(
 ) -> None:
     """Print what an engine would say for a text, and the words in it that a lexicon has.
 
-    Raises:
-        SettingsError: of the settings or a file.
-        UnknownVoice: the library has no voice of this name.
+    Raises SettingsError: of the settings or a file; UnknownVoice: the library has no voice of this name.
     """
     wanted = load_settings(find_config(config), settings)
     lexicons = {

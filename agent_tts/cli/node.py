@@ -36,9 +36,7 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 def request(method: str, url: str, key: str | None, what: str, *, timeout_s: float = ANSWER_S, **body: Any) -> bytes:
     """Send a request for /v1/audio/`what` to the node at `url`; returns its answer.
 
-    Raises:
-        SpeechError: the node refuses; the message says why.
-        ConnectionLost: no node answers there.
+    Raises SpeechError: the node refuses; the message says why; ConnectionLost: no node answers there.
     """
     base = http_url(url)
     host = urlsplit(base).netloc

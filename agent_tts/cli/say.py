@@ -59,9 +59,8 @@ def say(
 ) -> None:
     """Speak `text`, or stdin if it is "-", until all audio is written or played.
 
-    Raises:
-        BrokenPipeError: the reader of standard output has closed it.
-        KeyboardInterrupt: raised after all resources are released.
+    Raises BrokenPipeError: the reader of standard output has closed it; KeyboardInterrupt: raised after all resources
+    are released.
     """
     if not text.strip():
         raise SettingsError(NOTHING)

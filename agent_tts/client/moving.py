@@ -9,6 +9,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from agent_tts.client.connection import (
@@ -32,17 +33,37 @@ RETRY_S = 0.05
 MAX_RETRY_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where connections go, and with what; see `connect`. Raises `SettingsError`: the url is not that of a node."""
+
+    url: str = DEFAULT_URL
+    api_key: str | None = None
+    moves: bool = False
+    buffer_bytes: int = BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        stream_url(self.url)
+
+    async def open(self) -> AnyConnection:
+        """Connect. The caller closes the connection; cancelling it leaves none. Raises the errors of `connect`."""
+        node = await self.dial(self.url)
+        return MovingConnection(node, self) if self.moves else node
+
+    async def dial(self, url: str) -> NodeConnection:
+        """A connection that does not move, to this url."""
+        return await open_connection(url, api_key=self.api_key, buffer_bytes=self.buffer_bytes)
+
+
 class MovingConnection:
     """A `NodeConnection` and its successors, as one. Made by `connect(moves=True)`.
 
     The next connection is open before the old one is left, whose contexts end where they are.
     """
 
-    def __init__(self, node: NodeConnection, url: str, api_key: str | None, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, node: NodeConnection, target: Target) -> None:
         self._node = node
-        self._url = url
-        self._api_key = api_key
-        self._buffer_bytes = buffer_bytes
+        self._target = target
         # It numbers context_ids, which differ on all connections.
         self._ids = itertools.count(1)
         # Set, and replaced, when `_node` or `lost` has changed.
@@ -114,7 +135,7 @@ class MovingConnection:
         """Connect until it succeeds; for `RENEW_S` at most after `old` is lost."""
         loop = asyncio.get_running_loop()
         wait_s, deadline = RETRY_S, math.inf
-        urls = itertools.cycle((_allowed(old.address, self._url), self._url))
+        urls = itertools.cycle((_allowed(old.address, self._target.url), self._target.url))
         while True:
             if old.lost is not None:
                 deadline = min(deadline, loop.time() + RENEW_S)
@@ -128,7 +149,7 @@ class MovingConnection:
             wait_s = min(2 * wait_s, MAX_RETRY_S)
 
     async def _dial(self, url: str, session: dict[str, Any]) -> NodeConnection:
-        node = await open_connection(url, api_key=self._api_key, buffer_bytes=self._buffer_bytes)
+        node = await self._target.dial(url)
         try:
             if session:
                 await node.update(**session)
@@ -153,6 +174,9 @@ class MovingConnection:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+AnyConnection = NodeConnection | MovingConnection
 
 
 def _allowed(address: str | None, url: str) -> str:
@@ -209,13 +233,10 @@ async def connect(
         SettingsError: `url` is not the address of a node.
         TimeoutError: it did not answer within 10 s.
     """
-    node = await open_connection(url, api_key=api_key, buffer_bytes=buffer_bytes)
-    connection: NodeConnection | MovingConnection = node
+    connection = await Target(url, api_key, moves, buffer_bytes).open()
     try:
         if session:
-            await node.update(**session)
-        if moves:
-            connection = MovingConnection(node, url, api_key, buffer_bytes)
+            await connection.update(**session)
         yield connection
     finally:
         await connection.close()

@@ -17,8 +17,7 @@ from agent_tts.text.pls import MAX_BYTES, read_pls
 def read_lexicon(path: Path) -> Lexicon:
     """The lexicon in a file: W3C PLS, or a mapping in YAML or JSON; see `Lexicon.of`.
 
-    Raises:
-        SettingsError: it cannot be read, or is neither.
+    Raises SettingsError: it cannot be read, or is neither.
     """
     try:
         with path.open("rb") as file:

@@ -159,8 +159,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def read_yaml(text: str | bytes) -> Any:
     """What is in a document of an operator's. It takes memory as the text is long, whatever it makes of itself.
 
-    Raises:
-        yaml.YAMLError: it is no document, or too long, too deep, or too large with all that it names by aliases.
+    Raises yaml.YAMLError: it is no document, or too long, too deep, or too large with all that it names by aliases.
     """
     if len(text) > MAX_YAML_BYTES:
         raise yaml.MarkedYAMLError(problem=f"it has more than {MAX_YAML_BYTES} bytes")

@@ -119,7 +119,7 @@ class Admission:
     def settle(self, now: float) -> None:
         """Before a step: give free slots and those that may be taken back; deadlines that have passed take effect."""
         for since in self._left:
-            self.estimates.kept(now - since)
+            self.estimates.forecast.ended(now - since)
         self._left.clear()
         returning, self._returning = self._returning, []
         for request in returning:
@@ -254,7 +254,7 @@ class Admission:
 
     def _take_back(self, now: float) -> Request | None:
         """Free a slot for a waiting request and return that; if none may have one yet, set `_take_back_at`."""
-        held, first = self.held, self._first_waiting()
+        held = self.held
         most = max(held.values())
         self._short_since = {
             owner: self._short_since.get(owner, now) for owner in self.waiting if held.get(owner, 0) + 1 < most
@@ -266,8 +266,7 @@ class Admission:
         elif not self._short_since:  # the usual case, and the cheapest: nobody can take one
             self._take_back_at = min(next_times, default=math.inf)
             return None
-        begun = first if first.begun else self._first_begun()
-        for request in (begun, first):
+        for request in (self._first(begun=True), self._first(begun=False)):
             if request is None:
                 continue
             if (victim := self._victim(request, held[request.owner], now)) is not None:
@@ -278,16 +277,10 @@ class Admission:
         self._take_back_at = min(next_times, default=math.inf)
         return None
 
-    def _first_waiting(self) -> Request:
-        """The request that gets the next free slot. One must wait."""
-        held = self.held
-        return self.waiting[min(self.waiting, key=lambda owner: held.get(owner, 0))][0]
-
-    def _first_begun(self) -> Request | None:
-        """The request that gets the next free slot of those whose text has begun, if any."""
-        begun = [next((request for request in waiting if request.begun), None) for waiting in self.waiting.values()]
-        found = [request for request in begun if request is not None]
-        return min(found, key=lambda request: self.held[request.owner], default=None)
+    def _first(self, *, begun: bool) -> Request | None:
+        """The request that gets the next free slot, of all that wait or of those whose text has begun; None: none."""
+        firsts = (next((one for one in waiting if one.begun or not begun), None) for waiting in self.waiting.values())
+        return min((one for one in firsts if one is not None), key=lambda one: self.held[one.owner], default=None)
 
     def idle_at(self, request: Request) -> float:
         """From when on a request in a slot has been without text for too long, if others wait."""

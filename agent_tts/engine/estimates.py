@@ -34,7 +34,7 @@ class Estimates:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._forecast = Forecast()
+        self.forecast = Forecast()  # of how long slots are kept
         # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
         self._spoken = (CHAR_S * CHARS, float(CHARS))
         # When the last estimate was made; the times at which it has slots free, in order; and what owners with so many
@@ -42,9 +42,6 @@ class Estimates:
         self._estimated_at = -math.inf
         self._frees: list[float] = []
         self._told_ms: dict[int, int] = {}
-
-    def kept(self, seconds: float) -> None:
-        self._forecast.ended(seconds)
 
     def learn(self, request: Request) -> None:
         """Count a request that has spoken all its text."""
@@ -74,7 +71,7 @@ class Estimates:
             for request in waiting
         )
         frees = self._frees.copy()  # sorted, so a heap
-        mean_s = self._forecast.mean_s() or frees[-1] - self._estimated_at
+        mean_s = self.forecast.mean_s() or frees[-1] - self._estimated_at
         passed = 0
         while True:
             passed = bisect_right(ahead, frees[0], passed)
@@ -86,7 +83,7 @@ class Estimates:
     def _when_free(self, now: float) -> list[float]:
         """When the slots come free, in order: by their text where it is complete, otherwise by those before them."""
         running = list(self._slots.running.values())
-        by_age = self._forecast.left_s([now - request.admitted_at for request in running])
+        by_age = self.forecast.left_s([now - request.admitted_at for request in running])
         frees = [now + self._left_s(request, left_s, now) for request, left_s in zip(running, by_age, strict=True)]
         return sorted(frees + [now] * self._slots.free)
 

@@ -36,8 +36,8 @@ def parse(data: str | bytes, otherwise: str) -> dict[str, Any]:
         BadMessage: it is none, or has too many fields or values.
     """
     found = decode(data, otherwise)
-    if len(data) > SHORT_CHARS or _openings(data) > MAX_DEPTH:
-        _check_size(found)
+    if len(data) > SHORT_CHARS:
+        _check_fields(found)
     return found
 
 
@@ -48,7 +48,7 @@ def decode(data: str | bytes, otherwise: str, most: int = MAX_VALUES) -> dict[st
     """
     try:
         text = data if isinstance(data, str) else data.decode()
-        if len(text) > SHORT_CHARS:
+        if len(text) > SHORT_CHARS or text.count("{") + text.count("[") > MAX_DEPTH:
             _check_count(text, most)
         found = _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -58,10 +58,6 @@ def decode(data: str | bytes, otherwise: str, most: int = MAX_VALUES) -> dict[st
     return found
 
 
-def _openings(data: str | bytes) -> int:
-    return data.count("{") + data.count("[") if isinstance(data, str) else data.count(b"{") + data.count(b"[")
-
-
 def _check_count(text: str, most: int) -> None:
     """Refuse more values than `most`, and what is nested too deep, by what stands in no string."""
     if "\\" in text:
@@ -69,17 +65,13 @@ def _check_count(text: str, most: int) -> None:
     if text.count('"') > 4 * most:  # a value takes two of them, and its name two
         raise _too_many(most)
     plain = '"'.join(text.split('"')[::2]).translate(_NO_SPACE)
-    openings = _openings(plain)
+    openings = plain.count("{") + plain.count("[")
     values = plain.count(",") + openings - plain.count("[]") - plain.count("{}")
     # Each object or list but the first is a value; in what is no JSON there may be more, and closings alone.
     if max(values, openings - 1, plain.count("]") + plain.count("}") - 1) > most:
         raise _too_many(most)
     if max(accumulate(1 if bracket in "[{" else -1 for bracket in _BRACKET.findall(plain)), default=0) > MAX_DEPTH:
-        raise _too_deep()
-
-
-def _too_deep() -> BadMessage:
-    return BadMessage(f"objects and lists are nested at most {MAX_DEPTH} deep")
+        raise BadMessage(f"objects and lists are nested at most {MAX_DEPTH} deep")
 
 
 def _too_many(most: int) -> BadMessage:
@@ -97,19 +89,16 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)  # `json.loads` would make one for each message
 
 
-def _check_size(found: dict[str, Any]) -> None:
+def _check_fields(found: dict[str, Any]) -> None:
     level: list[dict[str, Any] | list[Any]] = [found]
-    for _ in range(MAX_DEPTH):
+    while level:
         below = []
         for container in level:
             if isinstance(container, dict) and len(container) > MAX_FIELDS:
                 raise BadMessage(f"an object has at most {MAX_FIELDS} fields")
             inside = container.values() if isinstance(container, dict) else container
             below += [value for value in inside if isinstance(value, (dict, list))]
-        if not below:
-            return
         level = below
-    raise _too_deep()
 
 
 class Complaint(NamedTuple):
@@ -123,6 +112,8 @@ class Complaint(NamedTuple):
     def of(cls, details: Mapping[str, Any]) -> Complaint:
         """One entry of `ValidationError.errors()`."""
         reason = details["msg"].removeprefix("Value error, ")
+        if details["type"] == "union_tag_invalid":  # it quotes the tag
+            reason = f"should be one of {reason.rpartition(': ')[2]}"
         return cls(tuple(map(str, details["loc"])), details["type"], reason[0].lower() + reason[1:])
 
 
@@ -168,8 +159,10 @@ def body_error(
     return UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
 
 
-def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, depth: int = 1) -> Model:
-    """The body of an HTTP request that speaks at most `max_chars`, checked; for the other arguments see `body_error`.
+def check_body(
+    model: type[Model], body: bytes, spoken: str | None = None, max_chars: int = 0, *, depth: int = 1
+) -> Model:
+    """The body of an HTTP request, checked; `max_chars` is of the text to speak. For the others see `body_error`.
 
     Raises:
         BadMessage, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
@@ -178,8 +171,8 @@ def check_body(model: type[Model], body: bytes, spoken: str, max_chars: int, *, 
         wanted = model.model_validate(parse(body, NOT_JSON))
     except ValidationError as error:
         raise body_error(error, model, spoken=spoken, depth=depth) from None
-    text: str = getattr(wanted, spoken)
-    if not text.strip():
+    text: str = "" if spoken is None else getattr(wanted, spoken)
+    if spoken is not None and not text.strip():
         raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)
     if len(text) > max_chars:
         raise TextTooLong(f"{spoken} has more than {max_chars} characters")

@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -202,30 +202,16 @@ class _Queued:
         await self._app(scope, receive, send)
 
 
-class _Origins:
-    """ASGI middleware: CORS for the origins that the settings allow now."""
+class _Origins(CORSMiddleware):
+    """CORS for the origins that the settings allow now."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
-        self._app = self._inner = app
+        headers = ["Authorization", "Content-Type", "X-API-Key"]
+        super().__init__(app, allow_methods=["GET", "POST", "PATCH", "DELETE"], allow_headers=headers)
         self._node = node
-        self._allowed: tuple[str, ...] = ()  # by `_app`
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        allowed = self._node.settings.auth.allowed_origins
-        if allowed != self._allowed:
-            self._allowed = allowed
-            self._app = self._inner if not allowed else _cors(self._inner, allowed)
-        await self._app(scope, receive, send)
-
-
-def _cors(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
-    return CORSMiddleware(
-        app,
-        allow_origins=allowed,
-        allow_methods=["GET", "POST", "PATCH", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "X-API-Key"],
-        expose_headers=["Location"],
-    )
+    def is_allowed_origin(self, origin: str) -> bool:
+        return origin in self._node.settings.auth.allowed_origins
 
 
 class _Page(StaticFiles):

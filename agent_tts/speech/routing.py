@@ -98,7 +98,12 @@ class Routing:
         wanted = self._wanted(options, asked)
         language = options.language if options.language.lower() != "auto" else spoken or "auto"
         told = {name: getattr(options, name) for name in _COMMON}
-        told |= {"voice": wanted.voice, "language": self._language(language), "model": self._choose(wanted, asked)}
+        told |= {
+            "voice": wanted.voice,
+            "language": (code := self._language(language)),
+            "model": self._choose(wanted, asked),
+        }
+        told["region"] = language if language.lower().replace("_", "-").startswith(f"{code}-") else None
         lexicons = (options.lexicon, *(voice.lexicon for voice in wanted.stored))
         return Resolved(EngineOptions(**told), wanted.name, tuple(filter(None, lexicons)), options.markup == "auto")
 

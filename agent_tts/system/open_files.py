@@ -12,6 +12,9 @@ import os
 import sys
 from collections.abc import Iterator
 
+if sys.platform != "win32":
+    import resource
+
 # Descriptors of a connection (two while it is upgraded), of a WebRTC peer with its sockets, and of all else:
 # connections without a session, too.
 OF_A_CONNECTION = 2
@@ -41,8 +44,6 @@ def allowed() -> int:
     """The largest limit that this process may set itself; `sys.maxsize` where there is none."""
     if sys.platform == "win32":
         return sys.maxsize
-    import resource
-
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
@@ -58,8 +59,6 @@ def room() -> int:
     """Descriptors for connections and all else, without the headroom."""
     if sys.platform == "win32":
         return sys.maxsize
-    import resource
-
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(HEADROOM, soft // 2)
 
@@ -104,8 +103,6 @@ def keep(*fds: int) -> None:
 def _set(soft: int) -> None:
     if sys.platform == "win32":
         return
-    import resource
-
     with contextlib.suppress(ValueError, OSError):  # macOS refuses limits above its own
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 

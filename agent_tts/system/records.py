@@ -166,9 +166,8 @@ class Records(Generic[T]):
     def changing(self, what: str, wait_s: float = LOCK_S) -> Iterator[None]:
         """Keep all others from changing records; `what` is done to one: "stored".
 
-        Raises:
-            RecordsBusy: another process still changes them after `wait_s`.
-            StorageFull, Internal: the disk is full, or refuses.
+        Raises RecordsBusy: another process still changes them after `wait_s`; StorageFull, Internal: the disk is full,
+        or refuses.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Breaks:
         self._broken_at = 0  # offset of the first
         self._length = 0  # visible characters of the line so far
         self._prose = self._prose_before = True  # the line, and the one before, is not an item, a row or a heading
-        self._word = ""  # the last characters without white space
+        self._word = self.last_word = ""  # the last characters without white space, and those before them
         self._held: list[Char] = []  # the begin of a word right behind a point
 
     def push(self, ch: str, offset: int) -> None:
@@ -54,7 +54,7 @@ class Breaks:
             self._pass_held(ch)
         if ch.isspace():
             if not self._lines:
-                self._length, self._word = self._length + 1, ""
+                self._length, self.last_word, self._word = self._length + 1, self._word or self.last_word, ""
                 self._sink(ch, offset)
             return
         if self._lines:

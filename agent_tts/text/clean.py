@@ -52,6 +52,11 @@ _CHECK_BOXES = (" ", "x", "X")  # in brackets
 _IN_BRACKETS = "0123456789,;–-^ xX"
 _CITATION = re.compile(r"\^?[1-9]\d{0,2}(?: ?[,;–-] ?\^?[1-9]\d{0,2})*")
 _MAX_CITATION = 24
+# A number in brackets behind these is a key: "Press [1] or [2]".
+_BEFORE_A_KEY = re.compile(
+    "press|dial|enter|type|choose|select|option|key|button|drücken?|sie|wählen?|taste|sur|tapez|touche|puls[ae]|oprima|"
+    "presion[ae]|mar(?:que|ca)|tecla|prem[ia]|digit[iae]|tasto|pressione|aperte|disque|нажмите|наберите|кнопку|цифру"
+)
 _MAX_CODE = 12  # of keys
 _MAX_COMMAND = 16  # letters
 # What no formula between dollars has: a long word, words, the end of a sentence.
@@ -79,6 +84,7 @@ class Cleaner:
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
         self._cell: int | None = None  # offset of the cell's bar, likewise
         self._brackets = 0  # open brackets that were passed on
+        self._has_keys = False  # a number in brackets was a key in this line
         self._folds = False  # white space that comes next is left out
         self._returned = False  # the last character was a carriage return
         self._rules: dict[str, Rule] = {
@@ -159,7 +165,7 @@ class Cleaner:
         self._breaks.end_line(offset)
         self._before = "\n"
         self._at_start = True
-        self._in_table = self._folds = False
+        self._in_table = self._folds = self._has_keys = False
         self._cell = self._gap = None
         self._brackets = 0
 
@@ -392,6 +398,10 @@ class Cleaner:
             if text in _CHECK_BOXES:
                 if after.isspace():
                     return held[-1:]
+            elif self._before.isspace() and (self._has_keys or _BEFORE_A_KEY.fullmatch(self._breaks.last_word.lower())):
+                self._has_keys = True
+                self._pass_all(held[:-2])
+                return held[-1:]
             elif not is_word(self._before) or (self._breaks.in_word and not is_word(after)):
                 self._folds = self._folds or self._before.isspace()
                 return (yield from self._target()) if after == "(" else held[-1:]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from agent_tts.directives import Directive, Language, Say
-from agent_tts.options import CommonOptions
+from agent_tts.options import EngineOptions
 from agent_tts.text.chars import SOUND, is_unspeakable
 from agent_tts.text.clean import Cleaner
 from agent_tts.text.directives import Directives
@@ -30,9 +30,11 @@ class Reading:
     language: str = "en"  # of formulas
 
     @classmethod
-    def of(cls, options: CommonOptions, language: str) -> Reading:
+    def of(cls, options: EngineOptions, language: str) -> Reading:
         """The reading that a request asks for; `language` is a code."""
-        return cls(options.clean, language if options.normalize else None, language)
+        written = (options.region or "").replace("_", "-")
+        numbers = written if written.lower().startswith(f"{language}-") else language
+        return cls(options.clean, numbers if options.normalize else None, language)
 
     def in_language(self, code: str | None) -> Reading:
         """The same in another language; None is this one."""

@@ -20,8 +20,12 @@ _SYMBOLS |= dict(zip(_SIGNS.split()[::2], _SIGNS.split()[1::2], strict=True))
 _SYMBOLS |= {name: f" {name} " for name in ("sin", "cos", "tan", "log", "ln", "exp", "max", "min")}
 
 _TEXT = ("text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed")
-# How many groups in braces a command has.
-GROUPS = dict.fromkeys(_SYMBOLS, 0) | dict.fromkeys((*_TEXT, "sqrt"), 1) | dict.fromkeys(("frac", "dfrac", "tfrac"), 2)
+# How many groups in braces a command has; some have no words and are left out.
+GROUPS = (
+    dict.fromkeys((*_SYMBOLS, "int", "sum", "prod", "lim", "partial", "nabla"), 0)
+    | dict.fromkeys((*_TEXT, "sqrt"), 1)
+    | dict.fromkeys(("frac", "dfrac", "tfrac"), 2)
+)
 
 _WHOLE = re.compile(r"\d\s*\Z")
 _GROUP = r"\s*(?:\{([^{}\\^_]*)\}|([^\W_]))"

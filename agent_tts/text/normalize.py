@@ -30,8 +30,8 @@ Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]
 
 
-# To add a language, write a module with a `table()` like `de.py`, or, for a script without spaces between a number and
-# what follows, with `runs()` like `zh.py`. Text in others is left to the engine.
+# To add a language, give it a column of `words.tsv`, and write a module with a `table()` like `de.py`, or, for a script
+# without spaces between a number and what follows, with `runs()` like `zh.py`. Text in others is left to the engine.
 TABLES: dict[str, Callable[[], Table]] = {
     "de": de.table,
     "en": en.table,

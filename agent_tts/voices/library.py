@@ -224,12 +224,11 @@ class VoiceLibrary:
                     found = DAMAGED
                 with self._keeping:
                     self._lexicons[stored] = found
-                    while len(self._lexicons) > 1 and self._kept_bytes() > KEPT_LEXICONS_BYTES:
-                        self._lexicons.popitem(last=False)
+                    kept = sum(one.size for one, lexicon in self._lexicons.items() if lexicon is not DAMAGED)
+                    while len(self._lexicons) > 1 and kept > KEPT_LEXICONS_BYTES:
+                        one, lexicon = self._lexicons.popitem(last=False)
+                        kept -= one.size if lexicon is not DAMAGED else 0
         return found
-
-    def _kept_bytes(self) -> int:
-        return sum(stored.size for stored, lexicon in self._lexicons.items() if lexicon is not DAMAGED)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of a cloned voice: `vector_{H}` float32[H]; `codes` int64[T, 16], none negative.

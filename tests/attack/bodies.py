@@ -111,9 +111,12 @@ def new_clip() -> Body:
     return FORM, form(name="new", consent="it is mine", audio_sample=file)
 
 
+SDP = "v=0\r\n" + "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n" * 1_400
+REALTIME = {"instructions": "é " * 15_000}
+
+
 def offer() -> Body:
-    sdp = "v=0\r\n" + "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n" * 500
-    return JSON, json.dumps({"type": "offer", "sdp": sdp[:60_000]}).encode()
+    return JSON, json.dumps({"type": "offer", "sdp": SDP[:60_000]}).encode()
 
 
 def empty() -> Body:
@@ -155,6 +158,12 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
         json.dumps({"message": {"type": "voice-request", "text": TEXT, "call": ["x" * 100] * 1_500}}).encode(),
     ),
     ("POST", "/v1/jambonz"): spoken("text"),
+    ("POST", "/v1/realtime/client_secrets"): lambda: (
+        JSON, json.dumps({"session": REALTIME}, ensure_ascii=False).encode()
+    ),
+    ("POST", "/v1/realtime/calls"): lambda: (
+        FORM, form(sdp=SDP[:16_000], session=json.dumps({"instructions": "x" * 16_000}))
+    ),
     ("POST", "/api/agent/offer"): offer,
     ("PATCH", "/api/agent/offer"): lambda: (
         JSON,
@@ -184,7 +193,7 @@ MESSAGES: dict[str, Callable[[], str]] = {
     f"{ELEVENLABS}/multi-stream-input": lambda: text_of(context_id="x"),
     "/v1/jambonz": lambda: text_of("tokens", type="stream"),
     "/v1/audio/speech/stream": lambda: text_of(type="input.text"),
-    "/v1/realtime": lambda: json.dumps({"type": "session.update", "session": {"instructions": "é " * 15_000}}),
+    "/v1/realtime": lambda: json.dumps({"type": "session.update", "session": REALTIME}),
 }
 
 
@@ -279,7 +288,7 @@ async def sent(
 
 # Bodies that are legal by their form alone: noise is no clip, and no offer is one that this attacker can follow.
 ROUNDS_MIB = 80.0  # the first rounds take 49 MiB, the next ones 9 and 7
-REFUSED = {"/v1/audio/voices", "/v1/audio/detect", "/v1/rtc/offer", "/api/agent/offer"}
+REFUSED = {"/v1/audio/voices", "/v1/audio/detect", "/v1/rtc/offer", "/v1/realtime/calls", "/api/agent/offer"}
 STORES = {**SLOTS, "agent__stt__kind": "none", "dictionaries__limit": 16}
 
 

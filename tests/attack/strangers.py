@@ -23,6 +23,7 @@ from agent_tts.bench.node import OwnNode
 from agent_tts.errors import SpeechError
 from tests.attack.harness import Broken, Target, attack, plain_node
 from tests.rtc_peer import connected
+from tests.serve.processes.test_server import frame
 from tests.wire import wire
 
 ROOM = {"limits__connections": 2_000, "limits__sessions_per_key": 1_500}  # for a storm
@@ -259,13 +260,6 @@ async def storm(target: Target) -> str:
     if failed:
         raise Broken(f"{sum(failed.values())} of {count * rounds} were turned away: {failed.most_common(2)}")
     return f"{count} connections in 2 s, {rounds} times"
-
-
-def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
-    """A masked frame of a client, with a mask of zeros."""
-    size = len(payload)
-    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2)
-    return bytes([0x80 * fin | opcode]) + length + bytes(4) + payload
 
 
 @attack("frames without messages", settings=ROOM, node=unlucky_node)

@@ -10,7 +10,7 @@ import pytest
 from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
 from agent_tts.cli.bench import ModelOptions, PeersOptions
-from agent_tts.cli.bench_peers import PEERS, PeerTask, chosen, figures_of, measure_node
+from agent_tts.cli.bench_peers import PEERS, PeerTask, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
 
@@ -67,12 +67,6 @@ def test_a_missing_package_is_reported_with_advice(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_packages_are_chosen_by_name() -> None:
-    assert [peer.name for peer in chosen("faster-qwen3-tts, qwen-tts")] == ["faster-qwen3-tts", "qwen-tts"]
-    with pytest.raises(SettingsError, match="--peers nari: must be of qwen-tts, faster-qwen3-tts"):
-        chosen("nari")
-
-
 @pytest.mark.parametrize(
     ("device", "dtype", "said"),
     [("tpu", "auto", "--device tpu: must be one of auto, cpu"), ("cpu", "float16", "--dtype float16: must be one of")],
@@ -80,8 +74,3 @@ def test_packages_are_chosen_by_name() -> None:
 def test_an_unsupported_device_or_dtype_is_a_message(device: str, dtype: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         bench_peers.peers(PeersOptions(model=ModelOptions(synthetic="tiny"), device=device, dtype=dtype))
-
-
-def test_every_engine_needs_a_checkpoint() -> None:
-    with pytest.raises(SettingsError, match=r"--synthetic 1\.7B or --model FOLDER"):
-        bench_peers.peers(PeersOptions())

@@ -6,12 +6,14 @@ import asyncio
 import wave
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 import pytest_asyncio
 
 from tests.measure.chromium import DevTools, chromium
+from tests.support import RunningNode, until
 
 MICROPHONE_HZ = 700
 # A name that browsers do not treat as this machine.
@@ -38,3 +40,12 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
     async with chromium(*flags) as running:
         yield running
     await loop.shutdown_default_executor()
+
+
+@asynccontextmanager
+async def left_as_it_was(node: RunningNode) -> AsyncIterator[RunningNode]:
+    """A node that several tests use, one after another: each must leave it without sessions and connections."""
+    yield node
+    there, connections = node.node, node.server.server_state.connections
+    await until(lambda: not (there.sessions or there.peers or connections or there.service.speaking))
+    assert there.service.ready

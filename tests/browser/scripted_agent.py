@@ -127,6 +127,13 @@ class Agent:
     """Serves the agent's two HTTP routes."""
 
     def __init__(self, app: FastAPI) -> None:
+        self.reset()
+        app.router.routes[:0] = [
+            Route("/api/agent", self._describe),
+            Route("/api/agent/offer", self._offer, methods=["POST"]),
+        ]
+
+    def reset(self) -> None:
         self.about: Message = {
             "stt": {"kind": "whisper", "name": "Whisper small", "message": None},
             "llm": {"kind": "openai", "name": "llama3.2", "message": None},
@@ -138,10 +145,6 @@ class Agent:
         self.calls: list[Call] = []
         # The reply to an offer in place of a call, if set.
         self.refusal: Callable[[], Response] | None = None
-        app.router.routes[:0] = [
-            Route("/api/agent", self._describe),
-            Route("/api/agent/offer", self._offer, methods=["POST"]),
-        ]
 
     async def call(self, number: int = 1) -> Call:
         """The call with that number, once the page has sent its ready message."""

@@ -19,9 +19,11 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from agent_tts.config.loading import find_config, load_settings
+from tests.browser.conftest import left_as_it_was
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
@@ -45,17 +47,33 @@ TRANSPORTS = ("websocket", "webrtc")
 LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
-# One browser for all tests; each test has a tab with its own storage, and its own node.
+# One browser for all tests, and a node for all that need no other; each test has a tab with its own storage.
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
+_shared: list[RunningNode] = []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def shared() -> AsyncIterator[None]:
+    async with running_node() as node:
+        _shared.append(node)
+        yield
+        _shared.clear()
 
 
 @asynccontextmanager
 async def open_page(
     browser: DevTools, *, expected: str | None = None, engine_process: bool = False, **settings: Any
 ) -> AsyncIterator[tuple[Page, RunningNode]]:
-    """The page of a new node. It must log no complaint (except `expected`) and load nothing from other hosts."""
-    make_node = running_node_with_process if engine_process else running_node
-    async with make_node(**settings) as running, browser.page() as page:
+    """The page of a new node, or of the shared one; it must be whole again.
+
+    It must log no complaint (except `expected`) and load nothing from other hosts.
+    """
+    if engine_process or settings or expected:
+        make_node = running_node_with_process if engine_process else running_node
+        node = make_node(**settings)
+    else:
+        node = left_as_it_was(_shared[0])
+    async with node as running, browser.page() as page:
         await page.open(running.url + "/")
         await page.js(EAR)
         yield page, running

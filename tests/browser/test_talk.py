@@ -14,23 +14,51 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from starlette.responses import JSONResponse
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.engine_info import Model
 from agent_tts.serve.app import create_app
 from agent_tts.speech.engine_handle import EngineClientFactory
-from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ
+from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
 from tests.measure.chromium import DevTools, Page
-from tests.support import app_with, dominant_hz, running_app, running_node, settings_of, until, with_models
+from tests.support import RunningNode, app_with, dominant_hz, running_app, running_node, settings_of, until, with_models
 
 NEAR_HZ = 25
 # From the agent's message to silence: its track, the network and the browser's buffer. 150 ms on an idle machine.
 SILENT_MS = 1_500
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
+_shared: list[tuple[Agent, RunningNode]] = []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def shared() -> AsyncIterator[None]:
+    """The node of all tests that need no other, and its agent."""
+    app = create_app(settings_of())
+    async with agent_of(app) as agent, running_app(app) as node:
+        _shared.append((agent, node))
+        yield
+        _shared.clear()
+
+
+@asynccontextmanager
+async def talking_node(link: EngineClientFactory | None, **settings: Any) -> AsyncIterator[tuple[Agent, RunningNode]]:
+    """A new node, or the shared one, with an agent that knows nothing of earlier tests."""
+    if link is None and not settings:
+        (agent, node) = _shared[0]
+        agent.reset()
+        async with left_as_it_was(node):
+            yield agent, node
+            await agent.close()
+        return
+    made = settings_of(**settings)
+    app = create_app(made) if link is None else app_with(made, link)
+    async with agent_of(app) as agent, running_app(app) as node:
+        yield agent, node
 
 
 @asynccontextmanager
@@ -42,10 +70,8 @@ async def open_talk(
     link: EngineClientFactory | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Page, Agent]]:
-    """The Talk view of a new node. It must log no complaint (except `expected`) and load nothing from other hosts."""
-    made = settings_of(**settings)
-    app = create_app(made) if link is None else app_with(made, link)
-    async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
+    """The Talk view of a node. It must log no complaint (except `expected`) and load nothing from other hosts."""
+    async with talking_node(link, **settings) as (agent, node), browser.page() as page:
         agent.about |= about or {}
         await page.allow("microphone", "granted")
         await page.open(node.url + "/#talk")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from typer import testing
 from typer.testing import CliRunner
 
 from agent_tts.cli.app import app
@@ -39,23 +41,6 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([*AGENT_TTS, *arguments], **{**defaults, **options})
 
 
-def measure(tool: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run a module of `tests.measure` to its end."""
-    defaults = {"stdin": subprocess.DEVNULL, "env": environment(), "timeout": PATIENCE_S}
-    program = (sys.executable, "-m", f"tests.measure.{tool}", *arguments)
-    return subprocess.run(program, capture_output=True, check=False, **{**defaults, **options})
-
-
-def children_of(pid: int) -> list[int]:
-    """Its child processes that have not ended."""
-    found: list[int] = []
-    with suppress(FileNotFoundError):  # the process has just ended
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):  # a thread that has just ended
-                found += map(int, task.read_text().split())
-    return found
-
-
 def is_running(pid: int) -> bool:
     """Whether the process exists and is not a zombie."""
     try:
@@ -64,8 +49,19 @@ def is_running(pid: int) -> bool:
         return False
 
 
+class Terminal(io.BytesIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def invoke(*arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command in this process, without input. Errors that it does not report are raised."""
     inherited: dict[str, str | None] = {name: None for name in os.environ if name.startswith("AGENT_TTS_")}
     done = CliRunner().invoke(app, list(arguments), env=inherited | variables, catch_exceptions=False)
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
+
+
+def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """The same on a terminal, on which somebody types `answer`."""
+    with patch.object(testing, "make_input_stream", lambda *_: Terminal(answer)):
+        return invoke(*arguments, **variables)

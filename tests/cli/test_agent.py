@@ -33,15 +33,3 @@ def test_its_flags_are_settings() -> None:
     agent = yaml.safe_load(result.stdout)["agent"]
     assert (agent["llm"]["base_url"], agent["llm"]["model"]) == ("http://llm/v1", "owl")
     assert (agent["stt"]["model"], agent["calls"]) == ("tiny.en", 3)
-
-
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("agent.pipeline=missing.py", b"is not a Python file"),
-        ("agent.stt.device=tpu", b"agent.stt.device on the command line"),  # three levels deep
-    ],
-)
-def test_a_wrong_setting_is_a_message(setting: str, said: bytes) -> None:
-    result = invoke("agent", "--set", setting)
-    assert (result.returncode, said in result.stderr) == (2, True)

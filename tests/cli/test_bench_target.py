@@ -7,7 +7,7 @@ import pytest
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS, SIZES, write_configuration
 from agent_tts.bench.scenario import REQUEST_S
-from agent_tts.cli.bench_measurements import SPARE_CONNECTIONS, BenchCheckpoint, limits, serve_scenarios
+from agent_tts.cli.bench_measurements import SPARE_CONNECTIONS, BenchCheckpoint, at_once, at_random, limits, saturated
 from agent_tts.model.config import ModelType
 
 
@@ -31,16 +31,16 @@ def test_each_type_of_model_gets_a_voice_that_it_speaks(
 
 def test_a_saturated_node_has_more_requests_than_slots() -> None:
     """Slots never wait for clients, and no waiting request is refused."""
-    (load,), settings = serve_scenarios(None, None, 600, 4, session={"lead_ms": 1_000}, words_every_ms=10)
+    (load,), settings = saturated(600, None, session={"lead_ms": 1_000}, words_every_ms=10, warmup_s=4)
     assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
     assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, **limits(675)}
     assert limits(675, 60) == {"limits__connections": 691, "limits__requests_per_s": 10_000, "limits__max_frames": 60}
 
 
 def test_a_node_has_room_for_all_requests_of_a_load() -> None:
-    loads, settings = serve_scenarios(None, "1,64", None, 10)
+    loads, settings = at_once([1, 64], None, warmup_s=10)
     assert [load.name for load in loads] == ["1 at once", "64 at once"]
     assert settings == {"slots": 64, **limits(512 - SPARE_CONNECTIONS)}
-    loads, settings = serve_scenarios("1,100", None, None, 10)
+    loads, settings = at_random([1, 100], None)
     assert [load.name for load in loads] == ["1/s", "100/s"]
     assert settings == limits(1_000)

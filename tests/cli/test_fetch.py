@@ -15,8 +15,7 @@ import pytest
 from hibari import voices
 
 from agent_tts.engine.espeak.voices import LIKE
-from agent_tts.engine.hibari.speech import installed
-from agent_tts.engine.hibari.voices import aliases
+from agent_tts.engine.hibari.speech import aliases, installed
 from tests.cli.process import invoke
 from tests.small_disk import NEEDS_ROOT, small_disk
 

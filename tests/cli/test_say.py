@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.process import PATIENCE_S, children_of, environment, invoke, is_running, run, start
+from agent_tts.bench.node import children_of
+from tests.cli.process import PATIENCE_S, environment, invoke, is_running, run, start
 from tests.support import dominant_hz, running_node
 
 pytestmark = pytest.mark.real_time  # commands run in their own processes and event loops

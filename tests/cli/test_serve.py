@@ -39,15 +39,17 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
-        (("--set", "slots"), b"--set slots: must be KEY=VALUE"),
-        (("--engine", "expeak"), b"'auto', 'qwen3', 'hibari', 'espeak' or 'tone', not 'expeak'"),
-        (("--host", "0.0.0.0"), b"needs auth.api_keys"),
-        (("--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
+        (("serve", "--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
+        (("serve", "--set", "slots"), b"--set slots: must be KEY=VALUE"),
+        (("serve", "--engine", "expeak"), b"'auto', 'qwen3', 'hibari', 'espeak' or 'tone', not 'expeak'"),
+        (("serve", "--host", "0.0.0.0"), b"needs auth.api_keys"),
+        (("serve", "--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
+        (("agent", "--set", "agent.pipeline=missing.py"), b"is not a Python file"),
+        (("agent", "--set", "agent.stt.device=tpu"), b"agent.stt.device on the command line"),  # three levels deep
     ],
 )
 def test_a_wrong_setting_is_a_message_and_exit_code_2(arguments: tuple[str, ...], said: bytes) -> None:
-    result = invoke("serve", *arguments)
+    result = invoke(*arguments)
     assert (result.returncode, said in result.stderr) == (2, True)
 
 

@@ -10,8 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from agent_tts.cli.sinks import FORMATS, FileSink, PlayerEnded, PlayerSink, StdoutSink
-from agent_tts.errors import SettingsError
+from agent_tts.cli.sinks import FORMATS, FileSink, PlayerSink, StdoutSink
 from agent_tts.speech.audio.files import WAV_MARK
 from agent_tts.speech.audio.players import PLAYERS, find_player
 from tests.support import dominant_hz
@@ -20,7 +19,7 @@ TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i
 FRAMES = [TONE[start : start + 3_840] for start in range(0, len(TONE), 3_840)]
 
 
-async def fill(sink: FileSink | PlayerSink) -> None:
+async def fill(sink: FileSink) -> None:
     """Write all of `TONE`, frame by frame."""
     for frame in FRAMES:
         await sink.write(frame)
@@ -102,12 +101,6 @@ async def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
         os.close(read)
 
 
-@pytest.mark.parametrize(("name", "said"), [("a.doc", "the name ends in one of"), ("no/a.wav", "No such file")])
-def test_an_unwritable_file_is_refused(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
-        FileSink(tmp_path / name)
-
-
 async def test_a_full_pipe_is_waited_for_and_its_mode_restored() -> None:
     read, write = os.pipe()
     try:
@@ -137,27 +130,11 @@ async def test_a_pipe_without_a_reader_is_broken() -> None:
         os.close(write)
 
 
-PLAYER = "import sys; data = sys.stdin.buffer.read(); open(sys.argv[1], 'wb').write(data)"
-
-
-async def test_a_player_plays_to_its_end_before_close_returns(tmp_path: Path) -> None:
-    sink = PlayerSink((sys.executable, "-c", PLAYER, str(tmp_path / "played")))
-    await fill(sink)
-    assert (tmp_path / "played").read_bytes() == TONE
-
-
 async def test_an_interrupted_player_is_silent_at_once() -> None:
     sink = PlayerSink((sys.executable, "-c", "import time; time.sleep(60)"))
     await sink.write(FRAMES[0])
     async with asyncio.timeout(5):
         await sink.close(False)
-
-
-async def test_a_player_that_exits_early_is_an_error() -> None:
-    sink = PlayerSink((sys.executable, "-c", ""))
-    with pytest.raises(PlayerEnded, match="ended before the speech"):
-        await sink.write(TONE * 100)
-    await sink.close(False)
 
 
 async def test_no_player_is_started_without_audio() -> None:

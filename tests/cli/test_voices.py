@@ -3,18 +3,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import pty
 import resource
 import stat
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agent_tts.bench.checkpoint import write
-from tests.cli.process import environment, invoke, run
+from tests.cli.process import answering, invoke, run
 from tests.model.lora import write_adapter
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
@@ -104,17 +101,6 @@ def card(tmp_path: Path, name: str) -> dict[str, object]:
     """The library's card of a voice."""
     found: dict[str, object] = json.loads((tmp_path / "library" / name / "voice.json").read_text())
     return found
-
-
-def answering(answer: bytes, *arguments: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """Run it on a terminal that types `answer`."""
-    leader, terminal = pty.openpty()
-    try:
-        os.write(leader, answer)
-        return run(*arguments, stdin=terminal, env=environment(**variables))
-    finally:
-        os.close(leader)
-        os.close(terminal)
 
 
 def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip: Path, home: dict[str, str]) -> None:

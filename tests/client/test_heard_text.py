@@ -32,8 +32,10 @@ console.log(JSON.stringify(found));
 
 
 OF_CLIENT = """
-const matches = (letter) => Array.from({ length: 0x110000 }, (_, code) => code).filter(
-  (code) => new RegExp(`^${letter}`, "u").test(String.fromCodePoint(code)));
+const matches = (letter) => {
+  const one = new RegExp(`^${letter}`, "u");
+  return Array.from({ length: 0x110000 }, (_, code) => code).filter((code) => one.test(String.fromCodePoint(code)));
+};
 const ofClient = UNSPACED;
 {
 """

@@ -9,7 +9,7 @@ import av
 import pytest
 
 from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection
-from agent_tts.client.moving import MovingConnection, _allowed, connect
+from agent_tts.client.moving import MovingConnection, Target, _allowed, connect
 from agent_tts.messages import Audio, Cancelled, Flushed, Words
 from tests.support import dominant_hz, running_node, typed, until
 from tests.two_nodes import TEXT, two_nodes_in_this_loop
@@ -112,7 +112,7 @@ async def test_who_closes_as_soon_as_it_has_moved_closes_the_old_connection_too(
     """Fails where the task that closes the old one is cancelled before it begins."""
     async with running_node() as node:
         old, new = [await open_connection(node.ws_url) for _ in range(2)]
-        moving = MovingConnection(old, node.ws_url, None)
+        moving = MovingConnection(old, Target(node.ws_url))
 
         async def find(_: object) -> NodeConnection:
             return new
@@ -136,7 +136,7 @@ async def test_without_another_node_the_utterance_fails() -> None:
         async with connect(node.url, moves=True) as connection:
             speech = await connection.open()
             speech.write(TEXT)
-            connection._url = "http://127.0.0.1:9"
+            connection._target = Target("http://127.0.0.1:9")
             connection._node._websocket.transport.abort()
             with pytest.raises(ConnectionLost):
                 async for _ in speech:

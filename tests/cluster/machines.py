@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 
 from agent_tts import connect
+from agent_tts.bench.node import children_of
 from agent_tts.cluster.kept_node import living_nodes
 from agent_tts.errors import SpeechError
-from tests.cli.process import children_of, environment, start
+from tests.cli.process import environment, start
 
 UP_S = 90.0  # for a part of a cluster to start on a busy machine
 ARGUMENTS = ("--host", "127.0.0.1", "--port", "0", "--cpus", "1")

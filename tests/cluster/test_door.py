@@ -79,6 +79,8 @@ METRICS = (
     "/%2fmetrics",
     "/./metrics",
     "/metrics/",
+    "http://x/metrics",
+    "/docs/%2e%2e/metrics",
 )
 
 

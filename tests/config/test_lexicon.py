@@ -41,6 +41,13 @@ def test_a_file_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_lexicon(path)
 
 
+def test_what_is_wrong_with_a_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("a: [")
+    with pytest.raises(SettingsError, match="words: neither XML nor YAML: expected the node content"):
+        read_lexicon(path)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="words: No such file"):
         read_lexicon(tmp_path / "words")
@@ -54,6 +61,10 @@ def test_the_settings_go_before_their_file(tmp_path: Path) -> None:
     assert node_lexicon(settings) == Lexicon.of({"nginx": "engine x", "GIF": "jif"})
     settings = Settings(lexicon={"nginx": "n"}, lexicon_file=str(path))
     assert node_lexicon(settings) == Lexicon.of({"nginx": "n"})
+    settings, kept = Settings(lexicon_file="words"), {"words": b"nginx: kept"}
+    assert node_lexicon(settings, kept) == Lexicon.of({"nginx": "kept"})
+    with pytest.raises(SettingsError, match="lexicon_file: words cannot be read"):
+        node_lexicon(settings)
 
 
 def test_a_wrong_entry_of_the_settings_is_told() -> None:

@@ -6,16 +6,9 @@ from pydantic import ValidationError
 from agent_tts.config.settings import Settings, is_loopback
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
-)
-def test_loopback_is_recognised(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
-
-
-def test_a_name_that_starts_with_localhost_is_not_loopback() -> None:
-    assert not is_loopback("localhost.example.com")
+def test_loopback_is_recognised() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "localhost.example.com")))
 
 
 def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
@@ -26,11 +19,11 @@ def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
         Settings.model_validate({"prot": 1})
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_numbers_are_finite(value: float) -> None:
+def test_numbers_are_finite() -> None:
     """An engine process would get null in place of them."""
-    with pytest.raises(ValidationError, match="finite"):
-        Settings.model_validate({"limits": {"requests_per_s": value}})
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(ValidationError, match="finite"):
+            Settings.model_validate({"limits": {"requests_per_s": value}})
 
 
 def test_settings_round_trip_through_json() -> None:

@@ -18,7 +18,6 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
-import helm_python as helm
 import httpx
 import jsonschema_rs
 import kubernetes_validate
@@ -62,7 +61,15 @@ WAYS: dict[str, dict[str, Any]] = {
 ADDRESSES = {"acceptProxy": True, "connectionsPerAddress": 20}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def helm_is_imported() -> None:
+    """It keeps files open. Its 50 MB are of the processes that run these tests alone."""
+    import helm_python  # noqa: F401
+
+
 def render(values: dict[str, Any]) -> dict[str, str]:
+    import helm_python as helm
+
     with helm.Chart.load(CHART) as chart:
         return {Path(name).name: text for name, text in chart.render(values, name="demo", namespace="prod").items()}
 
@@ -88,6 +95,8 @@ def test_every_object_meets_its_schema(values: dict[str, Any]) -> None:
 
 
 def test_the_chart_passes_helm_lint() -> None:
+    import helm_python as helm
+
     assert helm.lint(CHART, SECRET)["errors"] == []
 
 
@@ -105,6 +114,8 @@ def test_the_chart_passes_helm_lint() -> None:
     ids=str,
 )
 def test_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    import helm_python as helm
+
     with pytest.raises(helm.HelmError):
         render(wrong)
 

@@ -8,7 +8,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from agent_tts.cluster.app import build
 from agent_tts.cluster.kept_node import FIRST_PORT
 from tests.deploy.test_containers import ROOT
 
@@ -35,6 +34,8 @@ def test_the_service_leads_to_the_nodes() -> None:
     "ignore::DeprecationWarning"
 )  # Ray Serve's, for an interval that it has no other setting for
 def test_its_application_can_be_built() -> None:
+    from agent_tts.cluster.app import build  # imports Ray Serve, 40 MB
+
     config: dict[str, Any] = yaml.safe_load(SERVICE["spec"]["serveConfigV2"])
     (application,) = config["applications"]
     args = application["args"]

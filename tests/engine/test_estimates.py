@@ -78,7 +78,7 @@ def test_those_ahead_are_served_first_unless_they_give_up_or_have_more() -> None
     ):
         estimates, slots = make(request(**TEXT), queue_s=queue_s)
         for seconds in kept:
-            estimates.kept(seconds)
+            estimates.forecast.ended(seconds)
         slots.waiting[2] = deque([request(waits_since=9.0)] * ahead)
         slots.held[2] = held
         assert estimates.retry_ms(1, NOW) == wait_ms

@@ -12,16 +12,15 @@ from agent_tts.engine.base import NotFinite
 from agent_tts.engine.tone import AT_OPEN, OF_ENGINE, OF_SLOT, Fault
 
 
-def test_ordinary_instructions_are_not_faults() -> None:
-    assert Fault.parse(None) is None
-    assert Fault.parse("") is None
-    assert Fault.parse("speak softly, at no fault:raise@3 of yours") is None
-
-
-def test_kind_and_position_are_parsed() -> None:
-    assert Fault.parse("fault:nan@12") == Fault("nan", 12)
-    assert Fault.parse("fault:slow@20") == Fault("slow", 20)
-    assert Fault.parse("fault:crash") == Fault("crash", 0)
+@pytest.mark.parametrize(
+    ("instructions", "fault"),
+    [
+        *((ordinary, None) for ordinary in (None, "", "speak softly, at no fault:raise@3 of yours")),
+        *(("fault:nan@12", Fault("nan", 12)), ("fault:slow@20", Fault("slow", 20)), ("fault:crash", Fault("crash", 0))),
+    ],
+)
+def test_kind_and_position_are_parsed(instructions: str | None, fault: Fault | None) -> None:
+    assert Fault.parse(instructions) == fault
 
 
 @pytest.mark.parametrize("instructions", ["fault:", "fault:@3", "fault:Raise@3", "fault:raise@three"])

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agent_tts.bench.node import children_of
 from agent_tts.config.settings import Settings
 from agent_tts.serve.processes.process import raise_limit_of_files
 from agent_tts.system import open_files
 from tests.certificates import make_certificate
-from tests.cli.process import children_of
 from tests.hampered import hampered_node
 from tests.support import logged
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.cli.process import children_of, is_running, start
+from agent_tts.bench.node import children_of
+from tests.cli.process import is_running, start
 from tests.node_process import RunningProcess, running_process
 from tests.support import until
 from tests.wire import Wire, speak, wire

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.errors import SettingsError
 from tests.agent.node import running_agent
-from tests.cli.process import measure
 from tests.measure.browser import talk
 from tests.measure.chat import running_chat
-from tests.measure.chromium import find_chromium
+from tests.measure.test_tools import tool
 
 pytestmark = pytest.mark.real_time
 
@@ -43,12 +41,6 @@ async def test_a_spoken_question_is_answered_and_the_answer_interrupted_by_voice
     assert figures["cpu_percent_per_call"].keys() == {"front"}
 
 
-def test_a_missing_browser_is_named() -> None:
-    with pytest.raises(SettingsError, match="nowhere is no browser"):
-        find_chromium("nowhere")
-
-
 def test_the_command_names_the_missing_browser() -> None:
-    result = measure("browser", "nowhere", "--calls", "1", "--turns", "1")
-    assert result.returncode == 2
-    assert b"nowhere is no browser" in result.stderr
+    done = tool("browser", "nowhere", "--calls", "1", "--turns", "1")
+    assert (done.exit_code, "nowhere is no browser" in done.stderr) == (2, True)

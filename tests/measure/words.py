@@ -15,12 +15,12 @@ import typer
 
 from agent_tts.bench import report
 from agent_tts.bench.statistics import percentiles
-from agent_tts.cli.bench import Json, Outputs
+from agent_tts.cli.bench import Json, Outputs, names
 from agent_tts.cli.bench_measurements import run
 from agent_tts.cli.node import own_settings
 from agent_tts.cli.options import command
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.errors import SpeechError
 from agent_tts.messages import Audio, Flushed, RequestEvent, Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.local_engine import engine
@@ -207,9 +207,7 @@ def main(
     json: Json = None,
 ) -> None:
     """Errors of estimated word times: as sent with the text, as sent before the audio, and after all audio was seen."""
-    chosen = languages.split(",")
-    if unknown := sorted(set(chosen) - TEXTS.keys()):
-        raise SettingsError(f"--languages {','.join(unknown)}: there are texts in {', '.join(TEXTS)}")
+    chosen = names("--languages", languages, TEXTS)
     outputs = Outputs(json=json)
 
     async def measured() -> list[dict[str, Any]]:

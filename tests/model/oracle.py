@@ -2,7 +2,7 @@
 
 Its 25 Hz tokenizer, which is not used here, imports three packages that may be absent or broken with a CPU build of
 torch. Empty modules replace them while the reference is imported. So does one for torch's compiler, 130 MB that
-transformers would import to leave its functions alone.
+transformers would import to leave its functions alone. Of librosa and scikit-learn, 150 MB, functions import them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MODELS = 1
 _tokenizers: dict[bytes, Any] = {}
 
 _COMPILER = "torch._dynamo"
+_LATER = ("librosa", "librosa.filters", "sklearn", "sklearn.metrics")
 _UNUSED = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi", "sox", "onnxruntime")
 
 
@@ -42,6 +43,7 @@ def qwen_tts() -> Any:
         outer, _, inner = name.rpartition(".")
         if outer in stand_ins:
             setattr(stand_ins[outer], inner, module)
+    stand_ins |= {name: _Later(name) for name in _LATER if name.partition(".")[0] not in sys.modules}
     if _COMPILER not in sys.modules:
         in_a_mask = ModuleType(f"{_COMPILER}._trace_wrapped_higher_order_op")
         vars(in_a_mask)["TransformGetItemToIndex"] = nullcontext
@@ -58,6 +60,19 @@ def qwen_tts() -> Any:
     finally:
         for name in stand_ins:
             del sys.modules[name]
+
+
+class _Later(ModuleType):
+    """A module whose functions import it when they are called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *given, **named: getattr(import_module(self.__name__), name)(*given, **named)
 
 
 class _NoCompiler(ModuleType):

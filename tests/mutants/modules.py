@@ -154,6 +154,23 @@ MODULES = {
             ),
         },
     ),
+    "text/breaks": Module(("text/test_breaks.py", "text/test_clean.py")),
+    "text/latex": Module(
+        ("text/test_clean.py",),
+        {
+            "what is looked up is none of these": (
+                'said: power = words.get({"2": "²", "3": "³"}.get(argument.strip(), ), words["^"]) if name == "^" else '
+                'words["√"]',
+                'said: power = words.get({"2": "²", "3": "³"}.get(argument.strip(), "XXXX"), words["^"]) if name == '
+                '"^" else words["√"]',
+            ),
+            "no power begins with an X, and no command is left with one": (
+                "said: return f\"{' ' * (power[0] not in 'XX²³的の의XX')}{power.format(argument.strip())} \"",
+                'said: return None if set(text) & set("XX\\\\{}^_XX") else re.sub(r" +(?=[ ,.)]|$)", "", '
+                "text).lstrip()",
+            ),
+        },
+    ),
     "text/lexicon": Module(
         ("text/test_lexicon.py",),
         {
@@ -183,11 +200,16 @@ MODULES = {
         ("config/test_lexicon.py",),
         {
             "only the memory for what is refused differs": (
-                "read_lexicon: data = file.read(MAX_BYTES + 2)",
-                "read_lexicon: data = file.read(None)",
+                "read_lexicon: return _lexicon_of(file.read(MAX_BYTES + 2), path.name)",
+                "read_lexicon: return _lexicon_of(file.read(None), path.name)",
             ),
             "nothing is PLS with an X before it": (
-                'read_lexicon: if data.lstrip(b"XX\\xef\\xbb\\xbf \\t\\r\\nXX").startswith(b"<"):',
+                '_lexicon_of: if data.lstrip(b"XX\\xef\\xbb\\xbf \\t\\r\\nXX").startswith(b"<"):',
+            ),
+            "the library's errors have a text": (
+                '_lexicon_of: why = getattr(error, "problem", None)',
+                '_lexicon_of: why = getattr(error, "problem", ) or "unreadable"',
+                '_lexicon_of: why = getattr(error, "problem", None) or "XXunreadableXX"',
             ),
         },
     ),
@@ -214,7 +236,7 @@ MODULES = {
             ),
         },
     ),
-    "client/resuming": Module(("client/test_moving.py",)),
+    "client/resuming": Module(("client/test_moving.py", "client/test_opus_packets.py")),
     "engine/requests": Module(_SCHEDULER, {"one piece stays one piece": ("take_held: if len(held) >= 1:",)}),
     "engine/estimates": Module(
         ("engine/test_estimates.py",),

@@ -247,14 +247,14 @@ def later(message: dict[str, Any], extra: list[dict[str, Any]]) -> dict[str, Any
     return {**message, **nested, **extra[0]}
 
 
-@examples(2_000)
+@examples(800)
 @given(mutated, st.lists(unknown, min_size=1, max_size=3))
 @example({"type": "session.update", "session": {"output": {"encoding": "mp3"}, "sampling": {}}}, [{"a": 1}] * 3)
 def test_any_message_with_unknown_fields_acts_as_without(message: dict[str, Any], extra: list[dict[str, Any]]) -> None:
     assert outcome(later(message, extra)) == outcome(message)
 
 
-@examples(2_000)
+@examples(800)
 @given(mutated.map(json.dumps) | st.text() | st.binary() | json_values.map(json.dumps))
 @example('{"type":"context.open","context_id":"a","output":{"encoding":{}}}')
 def test_any_message_is_a_command_or_a_documented_error(data: str | bytes) -> None:

@@ -7,8 +7,6 @@ import random
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from tests.serve.test_session import Peer, peer, running, say
 from tests.text.markup.test_reader import TAGS, clean
 
@@ -21,38 +19,8 @@ def told(peer: Peer, context_id: str) -> list[dict[str, Any]]:
     return [word for message in messages if message["kind"] == "aligned" for word in message["words"]]
 
 
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ('<emotion value="excited"/>Hello there. [laughter] How are you?', "Hello there. How are you?"),
-        ("[excited] Hello there. [sighs] How are you?", "Hello there. How are you?"),
-        ("<speak><p><s>Hello there.</s> <s>How are you?</s></p></speak>", "Hello there. How are you?"),
-        ("<think>They greet me.\n</think>\n\nHello there. How are you?", "Hello there. How are you?"),
-        ('Hello there. <tool_call>{"name": "f"}</tool_call>How are you?', "Hello there. How are you?"),
-        (
-            'Hello <emphasis level="strong">there</emphasis>. How <voice name="x">are</voice> you?',
-            "Hello there. How are you?",
-        ),
-    ],
-)
-async def test_tags_leave_no_trace_in_speech_or_words(peer: Peer, text: str, plain: str) -> None:
-    await say(peer, "plain", plain)
-    await say(peer, "tags", text)
-    for letter in text:
-        peer.send("text.append", context_id="letters", text=letter)
-    peer.send("context.end", context_id="letters")
-    await peer.until("context.done", "letters")
-    assert peer.pcm("tags") == peer.pcm("letters") == peer.pcm("plain")
-    for name in ("tags", "letters"):
-        assert [word["word"] for word in told(peer, name)] == plain.split()
-        starts = [word["start_ms"] for word in told(peer, "plain")]
-        # The session has learned the pace of the voice meanwhile.
-        assert [word["start_ms"] for word in told(peer, name)] == pytest.approx(starts, abs=20)
-        spans = [text[word["char_start"] : word["char_end"]] for word in told(peer, name)]
-        assert all(word in span or "<" in span for word, span in zip(plain.split(), spans, strict=True))
-
-
 async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
+    """That tags leave no trace in the sound: `test_markup_page.py`."""
     draw = random.Random(5)
     async with running(limits={"text_idle_s": 60.0}) as peer:
         for number in range(20):

@@ -21,6 +21,7 @@ from agent_tts.options import (
 )
 from agent_tts.speech.routing import RESERVED, Routing, check_free
 from agent_tts.text.entries import Lexicon
+from agent_tts.text.feed import Reader, Reading
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from agent_tts.voices.library import Consent, StoredLexicon, StoredVoice
 
@@ -261,6 +262,27 @@ def test_invalid_mixes_and_embeddings_are_refused(options: dict[str, Any], said:
 )
 def test_a_models_name_may_contain_the_language(model: str | None, language: str, spoken: str) -> None:
     assert resolve(NAMED, model=model, language=language).language == spoken
+
+
+@pytest.mark.parametrize(
+    ("asked", "date"),
+    [
+        ("en-GB", "December third"),
+        ("en_au", "December third"),
+        ("en-US", "March twelfth"),
+        ("en", "March twelfth"),
+        ("English", "March twelfth"),
+    ],
+)
+def test_an_engine_without_regions_still_writes_dates_as_the_region_does(asked: str, date: str) -> None:
+    """Mutation: numbers are said in the language that the engine speaks."""
+    options, said = resolve(NAMED, language=asked, normalize=True), list[str]()
+    assert options.language == "en"
+    reader = Reader(Reading.of(options, options.language), lambda ch, _: said.append(ch))
+    for offset, ch in enumerate("On 3/12/2024 "):
+        reader.push(ch, offset)
+    reader.flush(13)
+    assert "".join(said).startswith(f"On {date}")
 
 
 def test_hub_ids_of_models_and_published_names_of_voices_are_accepted() -> None:

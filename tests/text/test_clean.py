@@ -127,6 +127,10 @@ CASES = [
     ("| a → b | c |", "a , b, c"),
     # citations
     ("Paris [1] is", "Paris is"),
+    ("Press [1] for sales, [2] or [12] for help.\nParis [1] is", "Press 1 for sales, 2 or 12 for help. Paris is"),
+    ("Drücken Sie [3]. Appuyez sur [1] puis [2].", "Drücken Sie 3. Appuyez sur 1 puis 2."),
+    ("нажмите [1], pulse [2], prema [3], digite [4]", "нажмите 1, pulse 2, prema 3, digite 4"),
+    ("Press on [1] with it", "Press on with it"),
     ("Paris.[1] It is.[2][3]Next", "Paris. It is. Next"),
     ("Paris[1] is[12], x [1, 2] y [3–5]; z [^1].", "Paris is, x y ; z ."),
     ("So【4:0†source】. 【重要】です【12】", "So. 【重要】です"),
@@ -205,6 +209,7 @@ CASES = [
     (r"So $x^2$ is ($x_1$), $E=mc^2$.", "So x squared is (x 1), E equals mc squared."),
     (r"\(a \leq b\) and \[ x = \sqrt{2} \] end", "a is at most b and x equals the square root of 2 end"),
     (r"$$x^2 + 1 = 0$$", "x squared plus 1 equals 0"),
+    (r"$\frac ab * x^3 − y$ and $\sqrt x\,z$", "a over b times x cubed minus y and the square root of x z"),
     (r"$\frac{x^2}{\sqrt{y}}$ and $90^\circ$ $\alpha \to \beta$", "x squared over the square root of y and 90° α, β"),
     (r"$\text{speed} = \frac{d}{t}$ $x^{n+1}$ $5\%$", "speed equals d over t x to the power of n plus 1 5%"),
     (r"We get $\int_0^1 x dx$ here, \textbf{bold}", "We get here, bold"),

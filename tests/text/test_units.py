@@ -31,15 +31,42 @@ def unfinished(text: str) -> list[str]:
     return [unit.text for unit in cut(text, is_whole=False)]
 
 
-def test_the_first_unit_is_short_and_later_ones_grow() -> None:
-    """2, 4, 8, 16 words, and 16 from then on."""
-    assert [len(unit.split()) for unit in texts("word " * 70)] == [2, 4, 8, 16, 16, 16, 8]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One\nTwo \nThree\r\nFour\u2028Five", ["One ", "Two ", "Three ", "Four ", "Five"]),
+        ("Ça va\u00a0? Oui", ["Ça va ? ", "Oui"]),  # the French question mark stays with its word
+        ("\u00a0Ça \u00a0va", ["Ça va"]),
+        # Four characters count as a word, spaces between them do not; small kana stay behind their character.
+        ("字" * 200, ["字" * count for count in (8, 16, 32, 64, 64, 16)]),
+        ("あああああああしゃあ", ["あああああああしゃ", "あ"]),
+        ("字" * 8 + "）abc", ["字" * 8 + "）", "abc"]),
+        ("字" * 8 + "。", ["字" * 8 + "。"]),
+        ("你好 世界 今天 很好 我们", ["你好 世界 今天 很好 ", "我们"]),
+        # Runs without white space, and of digits, unless a separator, a space or a letter is between them.
+        ("a" * 200, ["a" * MAX_RUN, "a" * MAX_RUN, "a" * 40]),
+        ("9" * 60, ["9" * MAX_DIGITS, "9" * MAX_DIGITS, "9" * 12]),
+        ("9" * 24 + "," + "9" * 24, ["9" * 24 + "," + "9" * 24]),
+        ("9" * 24 + "\u00a0" + "9" * 24 + "a", ["9" * 24 + " " + "9" * 24 + "a"]),
+        # Punctuation alone is not spoken, a symbol is; a mark behind white space ends the words before it.
+        ("... — !\n\n  \u0301 “”", []),
+        ("Hello you !\nYes", ["Hello you ", "! ", "Yes"]),
+        ("100 % & @", ["100 % ", "& @"]),
+        ("- ( Hello there", ["- ( Hello there"]),  # opening marks are no words
+        ("Hello there \u0301next", ["Hello there ", "next"]),  # a mark without its character is dropped
+    ],
+)
+def test_a_text_is_cut_into_units(text: str, expected: list[str]) -> None:
+    assert texts(text) == expected
 
 
-def test_first_words_is_adjustable() -> None:
-    """Even beyond the largest unit."""
-    assert [len(unit.split()) for unit in texts("word " * 8, first_words=1)] == [1, 2, 4, 1]
-    assert [len(unit.split()) for unit in texts("w " * 50, first_words=20)] == [20, 20, 10]
+@pytest.mark.parametrize(
+    ("words", "first_words", "counts"),
+    [(70, 2, [2, 4, 8, 16, 16, 16, 8]), (8, 1, [1, 2, 4, 1]), (50, 20, [20, 20, 10])],
+)
+def test_the_first_unit_is_short_and_later_ones_grow(words: int, first_words: int, counts: list[int]) -> None:
+    """Up to 16 words, or as many as the first one may have."""
+    assert [len(unit.split()) for unit in texts("w " * words, first_words)] == counts
 
 
 def test_a_word_is_emitted_with_the_white_space_after_it() -> None:
@@ -48,11 +75,6 @@ def test_a_word_is_emitted_with_the_white_space_after_it() -> None:
     assert unfinished("Hello there ") == ["Hello there "]
     assert unfinished("Hi. ") == ["Hi. "]
     assert unfinished("Hi.") == []
-
-
-def test_a_line_break_ends_a_unit() -> None:
-    """Any line break, also after spaces."""
-    assert texts("One\nTwo \nThree\r\nFour\u2028Five") == ["One ", "Two ", "Three ", "Four ", "Five"]
 
 
 @pytest.mark.parametrize(
@@ -86,12 +108,6 @@ def test_punctuation_stays_in_the_unit_with_its_closing_marks() -> None:
     assert clauses('"Stop!" (He did.) Then?') == ['"Stop!"', "(He did.)", "Then?"]
 
 
-def test_a_no_break_space_does_not_end_a_word() -> None:
-    """The French question mark stays with its word."""
-    assert texts("Ça va\u00a0? Oui") == ["Ça va ? ", "Oui"]
-    assert texts("\u00a0Ça \u00a0va") == ["Ça va"]
-
-
 def test_cjk_marks_end_a_clause_at_once() -> None:
     """They do not wait for white space."""
     assert unfinished("你好，") == ["你好，"]
@@ -118,32 +134,6 @@ def test_wide_marks_between_digits_do_not_end_a_clause() -> None:
     assert clauses("第1：开始") == ["第1：", "开始"]
 
 
-def test_cjk_text_without_punctuation_is_cut_by_length() -> None:
-    """Four characters count as a word; small kana stay with the character before them."""
-    assert [len(text) for text in texts("字" * 200)] == [8, 16, 32, 64, 64, 16]
-    assert texts("あああああああしゃあ") == ["あああああああしゃ", "あ"]
-    assert texts("字" * 8 + "）abc") == ["字" * 8 + "）", "abc"]
-    assert texts("字" * 8 + "。") == ["字" * 8 + "。"]
-
-
-def test_mixed_words_count_once() -> None:
-    """Spaces between CJK characters do not count."""
-    assert texts("你好 世界 今天 很好 我们") == ["你好 世界 今天 很好 ", "我们"]
-
-
-def test_a_run_without_white_space_is_cut() -> None:
-    """For any length."""
-    assert [len(text) for text in texts("a" * 200)] == [MAX_RUN, MAX_RUN, 40]
-    assert "".join(texts("a." * 500)) == "a." * 500
-
-
-def test_a_run_of_digits_is_cut() -> None:
-    """A separator, a space or a letter starts a new run."""
-    assert [len(unit) for unit in texts("9" * 60)] == [MAX_DIGITS, MAX_DIGITS, 12]
-    assert texts("9" * 24 + "," + "9" * 24) == ["9" * 24 + "," + "9" * 24]
-    assert texts("9" * 24 + "\u00a0" + "9" * 24 + "a") == ["9" * 24 + " " + "9" * 24 + "a"]
-
-
 @pytest.mark.parametrize("cluster", ["e\u0301\u0323", "👩🏽\u200d💻\ufe0f", "🇩🇪", "🏴\U000e0067\U000e0062\U000e007f"])
 def test_a_grapheme_cluster_is_never_cut(cluster: str) -> None:
     """For any place of the limit."""
@@ -165,13 +155,6 @@ def test_no_unit_is_longer_than_its_bound(text: str) -> None:
         cutter.push(ch, offset)
         assert len(cutter._chars) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER
     assert all(len(unit.text) <= MAX_CHARS + MAX_RUN + MAX_CLUSTER for unit in units)
-
-
-def test_a_unit_has_something_to_speak() -> None:
-    """Punctuation alone is not spoken, a symbol is; a mark behind white space ends the words before it."""
-    assert texts("... — !\n\n  \u0301 “”") == []
-    assert texts("Hello you !\nYes") == ["Hello you ", "! ", "Yes"]
-    assert texts("100 % & @") == ["100 % ", "& @"]
 
 
 @pytest.mark.parametrize(
@@ -197,16 +180,6 @@ def test_halves_are_cut_after_white_space_or_at_least_between_characters(text: s
         assert halves is not None
         assert [half.text for half in halves] == [first, text.removeprefix(first)]
         assert halves[0].offsets + halves[1].offsets == tuple(range(7, 7 + len(text)))
-
-
-def test_opening_marks_wait_for_their_word() -> None:
-    """They are not words."""
-    assert texts("- ( Hello there") == ["- ( Hello there"]
-
-
-def test_a_mark_without_its_character_is_dropped() -> None:
-    """No unit starts with one."""
-    assert texts("Hello there \u0301next") == ["Hello there ", "next"]
 
 
 def test_offsets_are_those_of_the_characters() -> None:

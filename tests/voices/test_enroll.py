@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from agent_tts.bench.checkpoint import SIZES, write
+from agent_tts.bench.node import children_of
 from agent_tts.errors import (
     RETRY_MS,
     AtCapacity,
@@ -31,7 +32,7 @@ from agent_tts.system.processes import ModuleResult, run_module
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import Enrolment, decode
 from agent_tts.voices.library import VoiceLibrary
-from tests.cli.process import children_of, is_running
+from tests.cli.process import is_running
 from tests.fault.test_cancellation import CancelAt
 from tests.support import present, until
 from tests.voices.clips import good

@@ -17,8 +17,8 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.realtime.ear import DetectorTurns
-from agent_tts.agent.realtime.rtc_line import RtcLine
-from agent_tts.agent.realtime.session import RealtimeSession, WebSocketLine, check_voice, new_id
+from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
+from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, RealtimeError, SessionSettings, Shape, checked, merged
 from agent_tts.agent.signalling import REALTIME
 from agent_tts.errors import Internal, InvalidRequest, SpeechError
@@ -38,7 +38,6 @@ SUBPROTOCOL = "realtime"
 KEY = "openai-insecure-api-key."
 BETA = "openai-beta.realtime-v1"
 MAX_CARRIED = 6_000  # bytes of a packed session in a client secret, which clients send in a header
-MAX_SESSION = 65_536  # and of one that is not packed
 
 
 class RealtimeEndpoint:
@@ -89,7 +88,7 @@ class RealtimeEndpoint:
         """
         settings = SessionSettings(instructions=self._node.settings.agent.llm.instructions, model=query.get("model"))
         asked = {"type": "transcription"} if query.get("intent") == "transcription" else {}
-        carried = json.loads(unpacked(client.carried)) if client.carried else {}
+        carried = json.loads(zlib.decompress(client.carried)) if client.carried else {}
         try:
             for more in (asked, carried, given or {}):
                 settings = merged(settings, more, "session")
@@ -106,7 +105,7 @@ class RealtimeEndpoint:
             owner = await resources.enter_async_context(self._calls.admitted("realtime", client))
             line = RtcLine(self._node, client)
             resources.push_async_callback(line.close, 1000)
-            session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors, sound=line)
+            session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors)
             try:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     answer = await line.answer(offer)
@@ -160,7 +159,7 @@ routes = APIRouter(prefix=REALTIME, tags=["realtime"], responses=ERRORS)
 
 
 @routes.post("/client_secrets", openapi_extra=json_body(ClientSecretBody))
-async def create_client_secret(request: Request, client: Authorized) -> dict[str, Any]:
+async def create_client_secret(request: Request, client: Authorized) -> Response:
     """A key for a page that begins realtime sessions of this kind, until it expires."""
     endpoint: RealtimeEndpoint = request.app.state.realtime
     given = await read_as(request, lambda body: parse(body, NOT_JSON) if body else {})
@@ -169,13 +168,14 @@ async def create_client_secret(request: Request, client: Authorized) -> dict[str
     except RealtimeError as error:
         raise InvalidRequest(error.message, error.param) from None
     settings = endpoint.start({}, client, body.session)
-    content = zlib.compress(json.dumps(body.session).encode())
+    content = await node_of(request).computing(zlib.compress, json.dumps(body.session).encode())
     if len(content) > MAX_CARRIED:
         raise InvalidRequest(
             f"session: at most {MAX_CARRIED} bytes when packed: send the rest by session.update", "session"
         )
     value, expires_at = node_of(request).guard.issue_secret(client, body.expires_after.seconds, content)
-    return {"value": value, "expires_at": round(expires_at), "session": settings.described(new_id("sess"))}
+    told = {"value": value, "expires_at": round(expires_at), "session": settings.described(new_id("sess"))}
+    return Response(json.dumps(told), media_type="application/json")  # a text of a client's may be no UTF-8
 
 
 _OFFER = {"requestBody": {"required": True, "content": {"application/sdp": {}, multipart.CONTENT_TYPE: {}}}}
@@ -202,8 +202,3 @@ async def create_call(request: Request) -> Response:
 
 def _text(part: str | bytes) -> str:
     return part if isinstance(part, str) else part.decode(errors="replace")
-
-
-def unpacked(content: bytes) -> bytes:
-    """What a client secret carries; it was made here."""
-    return zlib.decompressobj().decompress(content, MAX_SESSION)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Callable, Mapping
 from functools import partial
 from secrets import token_hex
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from loguru import logger
 from pipecat.adapters.llm.schemas.tools_schema import AdapterType, ToolsSchema
@@ -35,8 +33,6 @@ from pipecat.services.openai.llm import OpenAILLMService
 from pipecat.services.stt_service import STTService
 from pipecat.transports.base_transport import BaseTransport
 from pipecat.utils.time import time_now_iso8601
-from starlette.types import Send
-from starlette.websockets import WebSocket
 
 from agent_tts.agent.call import Call, run
 from agent_tts.agent.completions import AnswerFailed, CutShort, FunctionCalls
@@ -52,6 +48,7 @@ from agent_tts.agent.realtime.conversation import (
     Stop,
 )
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear, Resampler
+from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.shapes import (
     OPENAI_VOICES,
     SessionSettings,
@@ -66,17 +63,10 @@ from agent_tts.integrations.pipecat.words import SPOKEN
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
-from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
-from agent_tts.serve.transports.websocket import next_message
-from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
+from agent_tts.serve.transports.writer import WRITE_BYTES
 
-MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
-# Messages of one session; faster ones wait in the client. Audio comes in 10 to 100 a second. Each may have the models
-# work and be answered by several.
-MESSAGES_PER_S, MESSAGES_BURST = 250, 1_000
 # Answers of one session that are begun, cancelled ones included: each asks the language model.
 ANSWERS_PER_S = 4
 ANSWERS_BURST = 20
@@ -86,81 +76,6 @@ PIECE_S, PIECE_WORK_S, FRAME_WORK_S, STOP_WORK_S, ITEM_WORK_S = 0.2, 0.001, 0.00
 ANSWER_FAILED = "the answer could not be made: see the node's log"
 RECOGNITION_FAILED = "speech recognition failed: see the node's log"
 MAX_EVENTS = 64  # messages that wait for the client; nothing is read or said meanwhile
-
-
-class Line(Protocol):
-    """How one client is reached; a WebSocket here, WebRTC in `rtc_line`."""
-
-    async def receive(self) -> str | bytes | None:
-        """The next message; None when the client has left."""
-
-    async def room(self) -> None:
-        """Wait until a message can be sent. Raises OSError: the client has left; `SlowConsumer`: it reads nothing."""
-
-    def send(self, texts: list[str], size: int) -> None:
-        """Send messages of so many characters; to be called after `room`."""
-
-    def cut(self) -> None:
-        """End the connection at once."""
-
-    async def close(self, code: int) -> None:
-        """End the connection in order, with a WebSocket's close code."""
-
-
-class PlaysSound(Line, Protocol):
-    """A line with sound of its own both ways."""
-
-    # Called when sound may have been played to its end.
-    on_played: Callable[[], None]
-
-    async def voice(self) -> bytes | None:
-        """More of the user's voice, 24 kHz pcm_s16le; None when the client has left."""
-
-    def play(self, response_id: str, pcm: bytes) -> None:
-        """Play more of a response, 24 kHz pcm_s16le."""
-
-    def end(self, response_id: str) -> None:
-        """All of a response was given to `play`, if any. Idempotent."""
-
-    def hush(self) -> Mapping[str, int]:
-        """Drop what was not played; returns how much was of each response that was playing or waiting, ms."""
-
-    def played(self) -> list[str]:
-        """Responses that were played to their end since the last call."""
-
-    def gone(self) -> str | None:
-        """Why the client cannot be reached any more; None if it can."""
-
-
-class WebSocketLine:
-    """A client on a WebSocket that was accepted."""
-
-    def __init__(self, node: Node, websocket: WebSocket, send: Send) -> None:
-        self._websocket = websocket
-        self._write_s = node.settings.timeouts.write_s
-        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
-        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
-        self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
-        self._clock = asyncio.get_running_loop().time
-        self._allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, self._clock())
-
-    async def receive(self) -> str | bytes | None:
-        return await next_message(self._websocket, self._allowed, self._clock)
-
-    async def room(self) -> None:
-        await self._writer.room()
-
-    def send(self, texts: list[str], size: int) -> None:
-        self._connection.write(texts)
-        self._writer.wrote(size, 0.0)
-
-    def cut(self) -> None:
-        self._writer.cut()
-
-    async def close(self, code: int) -> None:
-        with contextlib.suppress(Exception):  # the client may be gone
-            async with asyncio.timeout(self._write_s):
-                await self._websocket.close(code)
 
 
 class Asks(FrameProcessor):
@@ -264,29 +179,25 @@ class Speaks(_OfAnswer):
 
 
 class RealtimeSession(BaseTransport):
-    """One session, from its client's connection to its end; Pipecat's transport of its own pipeline.
-
-    Args:
-        sound: the line, if it has sound of its own.
-    """
+    """One session, from its client's connection to its end; Pipecat's transport of its own pipeline."""
 
     def __init__(
         self,
         node: Node,
-        line: Line,
+        line: WebSocketLine | RtcLine,
         client: Client,
         start: SessionSettings,
         deaf: str | None,
         detectors: DetectorTurns,
         *,
         beta: bool = False,
-        sound: PlaysSound | None = None,
     ) -> None:
         super().__init__()
         agent = node.settings.agent
         self._node = node
         self._line = line
-        self._sound = sound
+        # The line, if it has sound of its own.
+        self._sound = sound = line if isinstance(line, RtcLine) else None
         if sound is not None:
             sound.on_played = self.changed
         # The response whose sound was given to `_sound` last.
@@ -425,7 +336,7 @@ class RealtimeSession(BaseTransport):
         texts: list[str] = []
         events, size = self.conversation.events, 0
         while not texts or (events and size < WRITE_BYTES and self._encoder.has_time()):
-            texts.append(json.dumps(events.popleft(), ensure_ascii=False, separators=(",", ":")))
+            texts.append(json.dumps(events.popleft(), separators=(",", ":")))  # ASCII: a client's text may be no UTF-8
             size += len(texts[-1])
         self._line.send(texts, size)
 
@@ -444,7 +355,7 @@ class RealtimeSession(BaseTransport):
                 self.changed()
                 await self._obey_all()
 
-    async def _listen(self, sound: PlaysSound) -> None:
+    async def _listen(self, sound: RtcLine) -> None:
         """Hear the client's voice until it leaves."""
         while (pcm := await sound.voice()) is not None:
             async with self._obeying:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -149,30 +150,19 @@ def delivery(
 
 
 class EspeakRequest:
-    """A request in its slot: the clause that is spoken, and how.
+    """A request in its slot: the clause that is spoken, and how. `voice` is in place of that of the options."""
 
-    Args:
-        voice: in place of that of the request's options.
-        each_word: whether each word of a language is a unit, given its code.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        opened: Opened,
-        slot: int,
-        voice: ResolvedVoice | None = None,
-        each_word: Callable[[str], bool] = lambda code: False,
-    ) -> None:
+    def __init__(self, shared: Shared, opened: Opened, slot: int, voice: ResolvedVoice | None = None) -> None:
         self._workers, self._voices, levels, first_words = shared
         self._options = options = opened.options
-        self._own, self._variant = self._voices.resolve(voice or options.voice, options.language)
+        voice = voice or options.voice
+        self._own, self._variant = self._voices.resolve(voice, options.language)
         self._language = self._own
         self._prosody = Prosody()
         code = self._own.code
         directives = Directives(PERFORMS, self._voices.languages, code)
-        self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: each_word(other or code))
-        self._leveler = levels.leveler(options, self._workers.sample_rate)
+        self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: self._by_word(other or code))
+        self._leveler = levels.leveler(replace(options, voice=voice), self._workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None
         self._deadly = 0
@@ -183,6 +173,10 @@ class EspeakRequest:
         self._origin = self._fed = 0
         # Whether anything but silence has been spoken.
         self._audible = False
+
+    def _by_word(self, code: str) -> bool:
+        """Whether each word of a language is a unit."""
+        return False
 
     def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those with the fewest frames ready, then new ones."""

@@ -97,10 +97,6 @@ class Library:
         self._lib.espeak_TextToPhonemes.restype = ctypes.c_char_p
         self._phonemes = lru_cache(maxsize=64)(self._phoneme_table)
 
-    def close(self) -> None:
-        """Close the voice file. Idempotent."""
-        self._voice_file.close()
-
     def reply(self, request: bytes) -> bytes:
         """The reply to a request, both without their `LENGTH`."""
         pause, rate, pitch, pitch_range, most, stretch, *lengths = REQUEST.unpack_from(request)

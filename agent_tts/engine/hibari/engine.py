@@ -13,8 +13,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.espeak.engine import EspeakEngine, EspeakRequest, Shared
 from agent_tts.engine.espeak.scripts import parts, reader
 from agent_tts.engine.hibari.phrase import MAX_BEFORE, NO_SAMPLES, Phrase, Spoken, Wanted, due
-from agent_tts.engine.hibari.speech import HibariVoice, installed, to_alphabet
-from agent_tts.engine.hibari.voices import aliases, listed, near
+from agent_tts.engine.hibari.speech import HibariVoice, aliases, installed, listed, near, to_alphabet
 from agent_tts.engine.slots import Opened
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
@@ -57,8 +56,7 @@ class HibariEngine(EspeakEngine):
             self._pool.shutdown()
             raise
         espeak = self.info
-        names = {voice.name for voice in espeak.voices}
-        if wanted not in facts and wanted not in names:
+        if wanted not in {*facts, *(voice.name for voice in espeak.voices)}:
             self.close()
             here = f"{', '.join(facts)}, or one of espeak-ng; `agent-tts voices fetch` gets more"
             raise SettingsError(f"hibari.voice: no voice {wanted!r} is here: {here}")
@@ -99,10 +97,6 @@ class HibariEngine(EspeakEngine):
         super().close()
 
 
-def _is_english(code: str) -> bool:
-    return code.partition("-")[0] == "en"
-
-
 def _carried(voice: HibariVoice, pool: ThreadPoolExecutor, threads: int) -> int:
     """How many callers the cores carry, by the time that a sentence takes in all threads at once."""
     together = Barrier(threads)
@@ -126,7 +120,7 @@ class HibariRequest(EspeakRequest):
     """A request with a voice of hibari in its slot: words of English wait in `feed.pending` until they are spoken."""
 
     def __init__(self, engine: HibariEngine, voice: HibariVoice, shared: Shared, opened: Opened, slot: int) -> None:
-        super().__init__(shared, opened, slot, NamedVoice(near(voice.facts)), _is_english)
+        super().__init__(shared, opened, slot, NamedVoice(near(voice.facts)))
         self._engine = engine
         self._voice = voice
         self._hibari_leveler = shared.levels.leveler(opened.options, SAMPLE_RATE)
@@ -142,6 +136,9 @@ class HibariRequest(EspeakRequest):
         self._fails_before = 0
         # When the audio so far began to play, as far as is known here.
         self._began: float | None = None
+
+    def _by_word(self, code: str) -> bool:
+        return code.partition("-")[0] == "en"
 
     def urgency(self, now: float) -> tuple[bool, float, bool]:
         """A sort key: paced requests first, then those whose listeners have the least to hear."""
@@ -184,7 +181,7 @@ class HibariRequest(EspeakRequest):
 
     def _speaks(self, unit: Unit) -> bool:
         """Whether a unit is hibari's."""
-        if unit.offsets[0] < self._fails_before or not _is_english(reader(unit.text, self._language.code)):
+        if unit.offsets[0] < self._fails_before or not self._by_word(reader(unit.text, self._language.code)):
             return False
         if all(map(is_silent, unit.text)) and not (self._phrase.units or self._before):
             return False  # a pause without a sentence before it

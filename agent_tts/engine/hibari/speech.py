@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from hibari.g2p import G2P
 from hibari.g2p.token import Tok
 from numpy.typing import NDArray
 
+from agent_tts.engine.espeak.voices import LIKE
+from agent_tts.engine_info import Voice
 from agent_tts.sound.silence import AUDIBLE_PEAK
 from agent_tts.text.chars import SOUND
 
@@ -32,6 +35,8 @@ EARLY_S = (
     0.050  # by which a phoneme sounds before its units: the median of 36 words after a silence, at speeds of 0.5 to 3
 )
 GAIN = 1.8  # brings the voices from -26 LUFS to the -20.5 of espeak-ng's, which speak in the same node and utterance
+CODES = {True: "en-gb", False: "en-us"}  # by whether a voice is British
+NEAR = {"female": "f1", "male": "m3"}  # the variant of espeak-ng that says what is not English
 PUNCTUATION = frozenset(';:,.!?—…"()“” ')  # phonemes of a pause
 
 # Sounds that the alphabet of the dictionary has letters for (misaki's, as its README lists them).
@@ -211,3 +216,25 @@ def installed() -> dict[str, dict[str, Any]]:
         for name, facts in voices.VOICES.items()
         if facts.get("bundled") or Path(voices.cache_dir(), facts["file"]).is_file()
     }
+
+
+def listed(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Voice, ...]:
+    """Given hibari's facts about each voice."""
+    people = {"female": "woman", "male": "man"}
+    return tuple(
+        Voice(name, (CODES[fact["british"]],), f"{fact['accent']} {people[fact['gender']]}, natural")
+        for name, fact in facts.items()
+    )
+
+
+def near(fact: Mapping[str, Any]) -> str:
+    """The voice of espeak-ng beside a voice."""
+    return f"{CODES[fact['british']]}+{NEAR[fact['gender']]}"
+
+
+def aliases(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Voice names of other engines: women and men in turn, as far as there are any."""
+    women = [name for name, fact in facts.items() if fact["gender"] == "female"]
+    men = [name for name, fact in facts.items() if fact["gender"] == "male"]
+    turns = {"f": cycle(women or men), "m": cycle(men or women)}
+    return {name: next(turns["m" if like[0] == "m" else "f"]) for name, like in LIKE.items() if name not in facts}

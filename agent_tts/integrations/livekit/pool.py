@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from agent_tts.client.connection import OPEN_S, NodeConnection, NodeInfo, open_connection, stream_url
-from agent_tts.client.moving import MovingConnection
+from agent_tts.client.connection import OPEN_S, NodeInfo
+from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.errors import SpeechError
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _PooledConnection:
-    node: NodeConnection | MovingConnection
+    node: AnyConnection
     users: int = 0  # contexts on it
 
 
@@ -27,12 +27,9 @@ class Pool:
     A connection that was lost, or whose node is draining, gets no new contexts; the next `connection` replaces it.
     """
 
-    def __init__(self, url: str, api_key: str | None, *, moves: bool = False) -> None:
-        """Raises SettingsError for an invalid url. Connects to nothing yet."""
-        stream_url(url)
-        self._url = url
-        self._api_key = api_key
-        self._moves = moves
+    def __init__(self, target: Target) -> None:
+        """Connects to nothing yet."""
+        self._target = target
         # Open connections, and dead ones that are not closed yet.
         self._connections: list[_PooledConnection] = []
         # Held while a connection is made or dead ones are closed.
@@ -43,7 +40,7 @@ class Pool:
         self.info: NodeInfo | None = None
 
     @asynccontextmanager
-    async def connection(self, timeout_s: float) -> AsyncIterator[tuple[NodeConnection | MovingConnection, bool]]:
+    async def connection(self, timeout_s: float) -> AsyncIterator[tuple[AnyConnection, bool]]:
         """A connection for one context while the block runs, and whether it existed before. Cancelling it is safe.
 
         Raises:
@@ -82,9 +79,8 @@ class Pool:
             for pooled in self._connections:
                 if pooled.node.is_usable and pooled.users < pooled.node.info.limits["contexts"]:
                     return pooled, True
-            node = await open_connection(self._url, api_key=self._api_key)
-            self.info = node.info
-            pooled = _PooledConnection(MovingConnection(node, self._url, self._api_key) if self._moves else node)
+            pooled = _PooledConnection(await self._target.open())
+            self.info = pooled.node.info
             self._connections.append(pooled)
             return pooled, False
 

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from livekit.agents import APIConnectionError, APIConnectOptions, APIStatusError, APITimeoutError, tts, utils
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
 
-from agent_tts.client.connection import DEFAULT_URL, ConnectionLost, NodeConnection
-from agent_tts.client.moving import MovingConnection
+from agent_tts.client.connection import DEFAULT_URL, ConnectionLost
+from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import SettingsError, SpeechError, Starved
@@ -166,9 +166,7 @@ class Transcript:
 
 
 @asynccontextmanager
-async def _context(
-    stream: SynthesizeStream | ChunkedStream,
-) -> AsyncIterator[tuple[NodeConnection | MovingConnection, Speech]]:
+async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tuple[AnyConnection, Speech]]:
     """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
     asked = time.perf_counter()
     with api_errors():
@@ -271,7 +269,7 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
             sample_rate=sample_rate,
             num_channels=1,
         )
-        self._pool = Pool(url, api_key, moves=moves)
+        self._pool = Pool(Target(url, api_key, moves))
         # Session of new replies. Replaced, never changed: running replies keep theirs.
         self._session = session
         # Running replies; closed by `aclose`.

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
-from agent_tts.client.connection import ConnectionLost, NodeConnection, open_connection, stream_url
-from agent_tts.client.moving import MovingConnection
+from agent_tts.client.connection import ConnectionLost
+from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
 from agent_tts.protocol.options import SessionConfig
@@ -25,17 +25,14 @@ T = TypeVar("T")
 
 
 class WebSocketNodeClient:
-    """A node at a url. `connect` replaces a connection that was lost or whose node is draining."""
+    """A node elsewhere. `connect` replaces a connection that was lost or whose node is draining."""
 
-    def __init__(self, url: str, api_key: str | None, *, moves: bool = False) -> None:
-        stream_url(url)  # raises SettingsError for an invalid url
-        self._url = url
-        self._api_key = api_key
-        self._moves = moves
+    def __init__(self, target: Target) -> None:
+        self._target = target
         # The connection for new contexts. None before the first.
-        self._node: NodeConnection | MovingConnection | None = None
+        self._node: AnyConnection | None = None
         # The connection before it, whose draining node lets its contexts finish; otherwise None.
-        self._draining: NodeConnection | MovingConnection | None = None
+        self._draining: AnyConnection | None = None
         # Held while a connection is made.
         self._connecting = asyncio.Lock()
 
@@ -48,8 +45,7 @@ class WebSocketNodeClient:
             node = self._node
             if node is not None and node.is_usable:
                 return False
-            opened = await _in_time(open_connection(self._url, api_key=self._api_key))
-            self._node = MovingConnection(opened, self._url, self._api_key) if self._moves else opened
+            self._node = await _in_time(self._target.open())
             left, self._draining = self._draining, node
             if left is not None:
                 await left.close()
@@ -74,7 +70,7 @@ class WebSocketNodeClient:
         return bool(nodes)
 
     @property
-    def _connected(self) -> NodeConnection | MovingConnection:
+    def _connected(self) -> AnyConnection:
         if self._node is None:
             raise ConnectionLost("there is no connection to the node")
         return self._node

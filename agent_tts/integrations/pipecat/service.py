@@ -29,6 +29,7 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.types import NOT_GIVEN, NotGiven
 
 from agent_tts.client.connection import DEFAULT_URL
+from agent_tts.client.moving import Target
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
@@ -160,7 +161,7 @@ class AgentTTSService(TTSService):
         # The word that Pipecat makes frames of.
         self._word = ("", False)
         self._client: NodeClient = (
-            WebSocketNodeClient(url, api_key, moves=moves)
+            WebSocketNodeClient(Target(url, api_key, moves))
             if speech is None
             else InProcessNodeClient(speech, metrics or Metrics(), owner)
         )

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 
 from agent_tts import __version__
 from agent_tts.client.connection import ConnectionLost, http_url
-from agent_tts.client.moving import connect
+from agent_tts.client.moving import Target, connect
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, SettingsError, SpeechError
@@ -37,14 +36,6 @@ VOICES_S = 5.0  # for the node's list of voices
 BUFFER_BYTES = 16 << 20  # the longest context of a node
 
 FORMAT = {"rate": SAMPLE_RATE, "width": 2, "channels": 1}  # of all audio: pcm_s16le
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The node that speaks."""
-
-    url: str
-    key: str | None
 
 
 class WyomingConnection:
@@ -111,7 +102,7 @@ class WyomingConnection:
 
     async def _open_speech(self, data: dict[str, Any]) -> None:
         """Speak with the voice of an event's data, on a connection of its own."""
-        link = connect(self._target.url, api_key=self._target.key, buffer_bytes=BUFFER_BYTES, **_session(data))
+        link = connect(self._target.url, api_key=self._target.api_key, buffer_bytes=BUFFER_BYTES, **_session(data))
         try:
             speech = (await self._stack.enter_async_context(link)).begin()
         except TimeoutError:
@@ -214,7 +205,7 @@ class WyomingServer:
         # takes 0.1 s, so there is one.
         self._info: tuple[WyomingEvent, float] | None = None
         self._asking = asyncio.Lock()
-        headers = {} if target.key is None else {"Authorization": f"Bearer {target.key}"}
+        headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
         self._http = httpx.AsyncClient(headers=headers, timeout=VOICES_S)
         # It is None before it listens.
         self._server: asyncio.Server | None = None

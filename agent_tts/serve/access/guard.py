@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -183,7 +184,9 @@ class Guard(Budget):
             raise Unauthorized(
                 "the client secret is unknown or expired: POST /v1/realtime/client_secrets gives a new one"
             )
-        return Client(found[0], carried=found[1])
+        # A token for this one use: the sessions of a secret count as those of tokens.
+        token = None if found[0] is None else Token(secrets.token_hex(16), self._clock() + self._token_ttl_s)
+        return Client(found[0], token, found[1])
 
     def key_of(self, headers: Mapping[str, str]) -> str | None:
         """The digest of the API key in a request's headers; None without one that is right."""

@@ -14,14 +14,12 @@ from pydantic import Field, field_validator
 from agent_tts.config.settings import Limits
 from agent_tts.errors import BadMessage, SpeechError, TextTooLong, cut_short
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, Word, Words
-from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Created, Event, Failed, ProtocolAdapter
 from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.text import spaced
 from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries
-from agent_tts.serve.node import Node
 from agent_tts.speech.words.due_words import DueWords
 
 # ---------------------------------------------------------------- from the client
@@ -142,10 +140,6 @@ class CartesiaRequest(Lenient):
         for controls in (voice.controls.absolute(), CartesiaControls(speed=self.speed), generation):
             fields |= controls.overrides()
         return fields
-
-    def options(self, node: Node) -> SpeechOptions:
-        """The options of speech, unpaced. Raises `UnknownDictionary`."""
-        return node.unpaced(self.overrides(node.dictionaries))
 
 
 # ---------------------------------------------------------------- to the client

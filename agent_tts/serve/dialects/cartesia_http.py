@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -98,12 +98,8 @@ class CartesiaEventsBody(Body):
 # ---------------------------------------------------------------- routes
 
 
-def _error_body(error: SpeechError) -> dict[str, Any]:
-    return {"status_code": error.status, **error_fields(error, token_hex(8))}
-
-
 # A dependency of routes: sends errors in Cartesia's format.
-cartesia_errors = errors_as(_error_body)
+cartesia_errors = errors_as(lambda error: {"status_code": error.status, **error_fields(error, token_hex(8))})
 
 # Cartesia documents its routes.
 routes = APIRouter(dependencies=[cartesia_errors], include_in_schema=False)
@@ -131,4 +127,7 @@ async def speak_events(request: Request, client: Authorized) -> Response:
 
 
 async def _options(node: Node, wanted: CartesiaRequest) -> SpeechOptions:
-    return wanted.options(node) if wanted.pronunciation_dict_id is None else await node.reading(wanted.options, node)
+    def unpaced() -> SpeechOptions:
+        return node.unpaced(wanted.overrides(node.dictionaries))
+
+    return unpaced() if wanted.pronunciation_dict_id is None else await node.reading(unpaced)

@@ -99,31 +99,30 @@ class RuleStrings(Lenient):
     rule_strings: Annotated[list[str], Field(fail_fast=True)]
 
 
-class Added(BaseModel):
+class ToldDictionary(BaseModel):
+    """What every answer with a dictionary tells."""
+
+    id: str
+    name: str
+    created_by: str = "node"
+    creation_time_unix: int
+    description: str | None
+    permission_on_resource: Literal["admin"] = "admin"
+
+
+class Added(ToldDictionary):
     """A new dictionary, as ElevenLabs tells it."""
 
-    id: str
-    name: str
-    created_by: str = "node"
-    creation_time_unix: int
     version_id: str
     version_rules_num: int
-    description: str | None
-    permission_on_resource: Literal["admin"] = "admin"
 
 
-class Told(BaseModel):
+class Told(ToldDictionary):
     """A dictionary without its rules."""
 
-    id: str
     latest_version_id: str
     latest_version_rules_num: int
-    name: str
-    permission_on_resource: Literal["admin"] = "admin"
-    created_by: str = "node"
-    creation_time_unix: int
     archived_time_unix: int | None
-    description: str | None
 
 
 class ToldWithRules(Told):

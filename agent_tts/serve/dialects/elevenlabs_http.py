@@ -16,7 +16,6 @@ from agent_tts.errors import SpeechError
 from agent_tts.messages import Word, Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
-from agent_tts.serve.access.guard import Client
 from agent_tts.serve.dialects.elevenlabs_messages import (
     DEFAULT_FORMAT,
     FILE_FORMATS,
@@ -102,23 +101,12 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
 
 
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
-async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
-    """Speak a text: all of its audio and times in one object."""
-    return await _speak_timed(voice_id, request, client, audio, is_whole=True)
-
-
 @routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
-async def stream_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
-    """Speak a text: an object a line, sent while it is made."""
-    return await _speak_timed(voice_id, request, client, audio, is_whole=False)
-
-
-async def _speak_timed(
-    voice_id: str, request: Request, client: Client, audio: AudioFormat, *, is_whole: bool
-) -> Response:
-    wanted = await read_request(request, ElevenLabsRequest)
-    node = node_of(request)
+async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
+    """Speak a text: all of its audio and times in one object; with `stream` an object a line, sent while it is made."""
+    wanted, node = await read_request(request, ElevenLabsRequest), node_of(request)
     options = await _options(voice_id, node, wanted)
+    is_whole = not request.url.path.endswith("/stream/with-timestamps")
     make_body = partial(TimedBody, audio, wanted.text, is_whole=is_whole)
     return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told", is_whole=is_whole)
 

@@ -128,10 +128,9 @@ class ElevenLabsRequest(Lenient):
 
     def options(self, voice: str, node: Node) -> SpeechOptions:
         """The options of speech, unpaced. Raises `UnknownDictionary`."""
-        speed = self.voice_settings.speed if self.voice_settings else None
+        speed = {} if self.voice_settings is None else self.voice_settings.model_dump(exclude_none=True)
         lexicon = lexicon_of(self.pronunciation_dictionary_locators, node.dictionaries)
-        asked = {"normalize": node.settings.normalize} | speech_of(self, voice) | lexicon
-        return SpeechOptions(speed=speed or 1.0, lead_ms=None, **asked)
+        return node.unpaced(speech_of(self, voice) | speed | lexicon)
 
 
 def speech_of(asked: ElevenLabsQuery | ElevenLabsRequest, voice_id: str) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class VllmOmniAdapter(ProtocolAdapter):
         message = protocol.load(data)
         if message.get("type") == "input.cancel":
             yield from self._cancel()
-        elif self._is_busy:
+        elif self._is_busy or self._waiting:
             self._budget.add(len(data))
             self._waiting.append((message, len(data)))
         else:

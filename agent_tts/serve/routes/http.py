@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -30,7 +30,7 @@ from agent_tts.errors import (
     Unsupported,
 )
 from agent_tts.messages import EngineState
-from agent_tts.protocol.validation import NOT_JSON, Complaint, body_error, check_body, parse
+from agent_tts.protocol.validation import Complaint, check_body
 from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client, authorized
 from agent_tts.serve.node import Node
@@ -293,14 +293,7 @@ async def read_fields(request: Request, model: type[Model], list_bytes: int = 0)
 
     Raises `InvalidRequest` for what is not allowed, and what `read_body` raises.
     """
-
-    def checked(body: bytes) -> Model:
-        try:
-            return model.model_validate(parse(body, NOT_JSON))
-        except ValidationError as error:
-            raise body_error(error, model, depth=3) from None
-
-    return await read_as(request, checked, list_bytes)
+    return await read_as(request, lambda body: check_body(model, body, depth=3), list_bytes)
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises

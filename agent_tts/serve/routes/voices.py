@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from datetime import datetime
 from functools import partial
@@ -21,7 +20,7 @@ from starlette.types import Receive
 
 from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
 from agent_tts.protocol import validation
-from agent_tts.protocol.options import SpeakerEmbedding
+from agent_tts.protocol.options import SpeakerEmbedding, Strict
 from agent_tts.serve import openai
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
@@ -51,10 +50,8 @@ def _is_file(value: object) -> object:
     return value
 
 
-class NewVoice(BaseModel):
+class NewVoice(Strict):
     """Fields of every new voice."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="the name for requests")
     description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
@@ -265,8 +262,7 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
         if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
-    with _library(node_of(request), name, "have a lexicon") as library:
-        stored = await node_of(request).service.in_thread(library.get, name)
+    stored = await _in_library(request, name, "have a lexicon", lambda library: library.get(name))
     return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
@@ -274,8 +270,7 @@ async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDe
 @routes.delete("/voices/{name}")
 async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
     """Delete an added voice."""
-    with _library(node_of(request), name, "can be deleted") as library:
-        await node_of(request).service.in_thread(library.delete, name)
+    await _in_library(request, name, "can be deleted", lambda library: library.delete(name))
     await _told(node_of(request))
     return VoiceDeleted(id=name)
 
@@ -283,22 +278,19 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
 @routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
 async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    with _library(node_of(request), name, "have a lexicon") as library:
-        lexicon = await node_of(request).service.in_thread(library.lexicon, name)
+    lexicon = await _in_library(request, name, "have a lexicon", lambda library: library.lexicon(name))
     return await _mapping_of(node_of(request), lexicon)
 
 
 @routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
 async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    with _library(node_of(request), name, "have a lexicon") as library:
-        await node_of(request).service.in_thread(library.get, name)
+    await _in_library(request, name, "have a lexicon", lambda library: library.get(name))
     try:
         lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
-    with _library(node_of(request), name, "have a lexicon") as library:
-        await node_of(request).service.in_thread(library.set_lexicon, name, lexicon)
+    await _in_library(request, name, "have a lexicon", lambda library: library.set_lexicon(name, lexicon))
     await _told(node_of(request))
     return await _mapping_of(node_of(request), lexicon)
 
@@ -325,15 +317,18 @@ async def _told(node: Node) -> None:
         await asyncio.sleep(2 * FOLLOW_S)
 
 
-@contextlib.contextmanager
-def _library(node: Node, name: str, what: str) -> Iterator[VoiceLibrary]:
-    """The library. Raises `HTTPException` 404 if it has no such voice, `InvalidRequest` if it is the engine's."""
-    if node.service.routing.is_own(name):
+async def _in_library(request: Request, name: str, what: str, work: Callable[[VoiceLibrary], T]) -> T:
+    """The result of work on an added voice. Only added voices `what`.
+
+    Raises `HTTPException` 404 if the library has no such voice, `InvalidRequest` if it is the engine's.
+    """
+    service = node_of(request).service
+    if service.routing.is_own(name):
         raise InvalidRequest(f"name: this is a voice of the engine; only added voices {what}", "name")
     try:
-        if node.service.library is None:
+        if service.library is None:
             raise UnknownVoice("this node stores no voices")
-        yield node.service.library
+        return await service.in_thread(work, service.library)
     except UnknownVoice as error:
         raise HTTPException(404, error.message) from None
 

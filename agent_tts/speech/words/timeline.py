@@ -17,7 +17,8 @@ from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
 from agent_tts.protocol import heard
 from agent_tts.speech.words.fitting import Fit
-from agent_tts.text.lengths import length
+from agent_tts.text.breaks import WRAP
+from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
 from agent_tts.text.words import words as words_in
 
 # If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates
@@ -70,11 +71,14 @@ class WordTimeline:
         self._length = 0
         # Where the text ends, without white space at its end.
         self.place = 0
-        # The last token, while it may continue.
-        self._tail = ""
-        # Complete tokens without times: (text, char_start), and between them the directives that change times, if the
-        # engine does not have these. Of the first, so many characters are read; its first mark.
-        self._pending: deque[tuple[str | Pause | Prosody, int]] = deque()
+        # The last token, while it may continue; the white space before it, and where its line begins.
+        self._tail = self._gap = ""
+        self._line = 0
+        # Complete tokens without times: (text, char_start), and between them, if the engine has no times, the
+        # directives that change these, and in ms the pauses of line breaks. Of the first, so many characters are read;
+        # its first mark. The pause after the last one read, in ms.
+        self._pending: deque[tuple[str | Pause | Prosody | float, int]] = deque()
+        self._paused_ms = 0.0
         # The factor of the speed from `Prosody`.
         self._speed = 1.0
         # Where text begins and ends that is said in another way than it is written, in text order; and for what is
@@ -112,14 +116,26 @@ class WordTimeline:
         if said := len(text.rstrip()):
             self.place = self._length + said
         self._length += len(text)
-        chunk, start = self._tail + text, self._length - len(text) - len(self._tail)
+        chunk, start, end = self._tail + text, self._length - len(text) - len(self._tail), 0
         self._tail = ""
         for place, word in words_in(chunk):
-            if place + len(word) == len(chunk):
+            self._gap += chunk[end:place]
+            end = place + len(word)
+            if end == len(chunk):
                 self._tail = word
             else:
-                self._pending.append((word, start + place))
+                self._add_word(word, start + place)
+        self._gap += chunk[end:]
         return self._estimate()
+
+    def _add_word(self, word: str, start: int) -> None:
+        """A complete word, and before it a pause where a line ends that is not filled."""
+        lines, self._gap = self._gap.count("\n"), ""
+        if lines:
+            if (lines > 1 or start - self._line < WRAP or not word[0].isalpha()) and not self.aligned:
+                self._pending.append((SENTENCE_PAUSE_MS if lines > 1 else CLAUSE_PAUSE_MS, start))
+            self._line = start
+        self._pending.append((word, start))
 
     def direct(self, directive: Directive) -> list[Word]:
         """Append a directive; returns the words that can be sent now."""
@@ -145,7 +161,7 @@ class WordTimeline:
     def complete(self) -> list[Word]:
         """The last word is complete; returns the words that can be sent now."""
         if self._tail:
-            self._pending.append((self._tail, self._length - len(self._tail)))
+            self._add_word(self._tail, self._length - len(self._tail))
             self._tail = ""
         return self._estimate()
 
@@ -312,8 +328,11 @@ class WordTimeline:
                 words.append(self._estimated(self._tokens[-1]))
         return words
 
-    def _obey(self, directive: Pause | Prosody, start: int) -> None:
-        if isinstance(directive, Pause):
+    def _obey(self, directive: Pause | Prosody | float, start: int) -> None:
+        if isinstance(directive, float):
+            if not self._paused_ms:
+                self._add(start, 0, 0.0, directive)
+        elif isinstance(directive, Pause):
             self._add(start, 0, 0.0, directive.ms)
         else:
             self._speed = directive.speed
@@ -329,6 +348,7 @@ class WordTimeline:
 
     def _mark(self, text: str, start: int) -> None:
         pieces, pause_ms = length(text, self._language)
+        self._paused_ms = pause_ms
         for index, (chars, ms) in enumerate(pieces):
             while self._longer and self._longer[0][0] <= start + chars:
                 ms = max(0.0, ms + self._longer.popleft()[1])
@@ -368,26 +388,9 @@ class LateTimeline:
         self._timeline = timeline
         self._notes: list[Callable[[], object]] = []
 
-    def append(self, text: str) -> list[Word]:
-        return self._note(partial(self._timeline.append, text))
-
-    def direct(self, directive: Directive) -> list[Word]:
-        return self._note(partial(self._timeline.direct, directive))
-
-    def complete(self) -> list[Word]:
-        return self._note(self._timeline.complete)
-
-    def flush(self) -> list[Word]:
-        return self._note(self._timeline.flush)
-
-    def align(self, times: Sequence[Word]) -> list[Word]:
-        return self._note(partial(self._timeline.align, times))
-
-    def hear(self, samples: int, peaks: bytes) -> None:
-        self._note(partial(self._timeline.hear, samples, peaks))
-
-    def flushed(self, audio_ms: int) -> None:
-        self._note(partial(self._timeline.flushed, audio_ms))
+    def __getattr__(self, name: str) -> Callable[..., list[Word]]:
+        """A method of the timeline that takes something in: its calls wait."""
+        return partial(self._note, getattr(self._timeline, name))
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         return self._taken_in().finish(audio_ms, cut=cut)
@@ -395,8 +398,8 @@ class LateTimeline:
     def split(self, played_ms: float) -> tuple[str, str]:
         return self._taken_in().split(played_ms)
 
-    def _note(self, call: Callable[[], object]) -> list[Word]:
-        self._notes.append(call)
+    def _note(self, call: Callable[..., object], *given: object) -> list[Word]:
+        self._notes.append(partial(call, *given))
         if len(self._notes) >= MAX_NOTES:
             self._taken_in()
         return []

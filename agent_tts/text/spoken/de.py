@@ -23,6 +23,9 @@ _DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
 _BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
 _BEFORE_YEAR |= {month.lower() for month in (*MONTHS, *_SHORT)}
 _FEMININE = re.compile(r".*(?:e|ung|heit|keit|ion|tät|schaft|ik|zahl|woche|person|nacht|stadt|frau)", re.IGNORECASE)
+_NEUTER = re.compile(
+    r"(?:Kilo|Milli)?gramm|Kilo|Pfund|Jahr|Glas|Dutzend|Stück|Brot|Huhn|Hähnchen|Päckchen|Prozent", re.IGNORECASE
+)
 _NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm Euro Tage Monate Jahre Genie Knie See")}
 
 # fmt: off
@@ -36,6 +39,8 @@ _WORDS = {
 
 # After these "1 Hund" is "einem Hund"; after "in" and "vor", amounts of time, too.
 _WITH_DATIVE = frozenset(words("mit von zu aus bei nach seit ab in vor"))
+# After these it stays in the nominative: "das ist ein halber Liter".
+_NOMINATIVE = frozenset(words("ist sind war waren wäre bleibt und oder noch nur etwa circa rund"))
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,17 @@ class _German(Table):
             return said[:-1] + ("e" if gender == "f" else "")
         return said
 
-    def gender_of(self, noun: str, number: int) -> str | None:
+    def half(self, noun: str, before: str) -> str | None:
+        """Behind a verb it is most often what is taken or given: "Nehmen Sie einen halben Liter"."""
+        gender = self.gender_of(noun, 1)
+        if self.dative:
+            return f"{self.integer(1, gender)} halben {noun}"
+        given = gender == "m" and before[-1:].isalpha() and before not in _NOMINATIVE
+        return f"einen halben {noun}" if given else super().half(noun, before)
+
+    def gender_of(self, noun: str, number: int) -> str:
+        if _NEUTER.fullmatch(noun):
+            return "n"
         return "f" if _FEMININE.fullmatch(noun) and noun not in _NOT_FEMININE else "m"
 
 

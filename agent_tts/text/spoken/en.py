@@ -66,7 +66,10 @@ def table(*, day_first: bool = False) -> Table:
     first, second = (day, month) if day_first else (month, day)
     return Table(
         "en",
-        scales={word: Noun(word, word) for word in ("hundred", "thousand", "million", "billion", "trillion")}
+        scales={
+            word: Noun(word, word)
+            for word in ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")
+        }
         | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
         abbreviations=_WORDS,
         rules=(
@@ -105,7 +108,7 @@ def table(*, day_first: bool = False) -> Table:
             "#": "hash",
             "%": "percent",
         },
-        phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}-\d{4}",
+        phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}\ ?-\ ?\d{4}",
         labels=rf"(?:code|pin|passcode|extension|otp|(?:{_NUMBERS}) (?:number|no\.|id))(?: is| was)?"
         r"|(?:number|zip|id) is|end(?:s|ing) (?:in|with)|digits(?: are)?|dial",
         ago="ago",

@@ -16,7 +16,7 @@ MONTHS = words("января февраля марта апреля мая ию�
 # In the nominative and after "в".
 _NAMES = words("январь февраль март апрель май июнь июль август сентябрь октябрь ноябрь декабрь")
 _NAMES += [f"{month[:-1]}е" for month in MONTHS]
-_ONE = {"f": "одна", "n": "одно"}
+_ONE = {"f": "одна", "n": "одно", "a": "одну"}  # "a": of a feminine noun in the accusative
 # The endings of an ordinal by what is written after it: 5-й, 5-го, 5-я.
 _ENDINGS = {"й": "", "ый": "", "ой": "", "го": "ого", "ого": "ого", "му": "ому", "м": "ом", "ом": "ом", "я": "ая"}
 _ENDINGS |= {"ая": "ая", "е": "ое", "ое": "ое", "ю": "ую", "ую": "ую", "х": "ых", "ых": "ых"}
@@ -30,6 +30,8 @@ _BEFORE_GENITIVE = {*words("с со до после около от из кон�
 
 # After these a number and what it counts are in the genitive: "до ста рублей", "около пяти лет".
 _GENITIVE = {*words("до от из около после без для более менее больше меньше свыше порядка")}
+# After these in the accusative: "через одну минуту".
+_ACCUSATIVE = {*words("через за спустя про")}
 _TENTHS = ("десят", "сот", "тысячн")
 _NOT_FEMININE = {*words("мужчины дедушки дяди папы судьи юноши")}
 
@@ -44,17 +46,18 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class _Russian(Table):
-    genitive: bool = False
+    case: str = ""  # "g" and "a", the genitive and the accusative; otherwise the nominative
 
     def integer(self, number: int, gender: str = "") -> str:
-        if self.genitive:
-            said: str = num2words(number, lang="ru", case="g", gender=gender or "m")
+        if self.case:
+            gender = "f" if gender == "a" else gender or "m"
+            said: str = num2words(number, lang="ru", case=self.case, gender=gender, animate=False)
         else:
             said = super().integer(number, gender)
             if gender in _ONE:
                 said = re.sub(r"\bодин$", _ONE[gender], said)
             said = re.sub(r"\bдва$", "две", said) if gender == "f" else said
-        return re.sub(r"^(?:одна|одной) (?=тысяч)", "", said)
+        return re.sub(r"^(?:одна|одной|одну) (?=тысяч)", "", said)
 
     def decimals(self, said: str, whole: str, decimals: str) -> str:
         """Two wholes, five tenths; "с половиной" alone is not said, because it may follow 1."""
@@ -65,7 +68,7 @@ class _Russian(Table):
             return super().decimals(said, whole, decimals)
         parts = []
         for number, one in ((int(whole), "цел"), (int(decimals), _TENTHS[len(decimals) - 1])):
-            ending = "ых" if number % 10 != 1 or number % 100 == 11 else "ой" if self.genitive else "ая"
+            ending = "ых" if number % 10 != 1 or number % 100 == 11 else {"g": "ой", "a": "ую"}.get(self.case, "ая")
             parts.append(f"{self.integer(number, 'f')} {one}{ending}")
         return " ".join(parts)
 
@@ -73,28 +76,30 @@ class _Russian(Table):
         if number is None:
             return noun.few
         if number % 10 == 1 and number % 100 != 11:
-            return noun.few if self.genitive else noun.one
-        few = number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) and not self.genitive
+            if self.case == "a" and noun.gender == "f":
+                return f"{noun.one[:-1]}{'у' if noun.one[-1] == 'а' else 'ю'}"
+            return noun.few if self.case == "g" else noun.one
+        few = number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14) and self.case != "g"
         return noun.few if few else noun.many
 
     def after(self, before: str) -> Table:
-        return table(genitive=True) if before in _GENITIVE else self
+        return table(case="g" if before in _GENITIVE else "a") if before in _GENITIVE | _ACCUSATIVE else self
 
     def gender_of(self, noun: str, number: int) -> str | None:
-        if self.genitive:
+        if self.case == "g":
             return "f" if noun[-1] in "иы" else "m"
         if noun.endswith("мя"):
             return "n"
         if number % 10 == 2:
             return "f" if noun[-1] in "иы" and noun not in _NOT_FEMININE else "m"
-        return "f" if noun[-1] in "ая" else "n" if noun[-1] in "ое" else "m"
+        return "f" if noun[-1] in "ая" else "n" if noun[-1] in "ое" else "a" if noun[-1] in "ую" else "m"
 
 
 @cache
-def table(*, genitive: bool = False) -> Table:
+def table(*, case: str = "") -> Table:
     return _Russian(
         "ru",
-        genitive=genitive,
+        case=case,
         point=",",
         groups=" ",
         dots=True,

@@ -49,7 +49,7 @@ class Runs:
     def goes_on(self, ch: str, before: str) -> bool:
         """Whether a run has `ch` after `before`."""
         if ch == " ":
-            return before.isdecimal() or (before != "" and before in self.spaced)
+            return before.isdecimal() or (before != "" and before in f"-–~{self.spaced}")
         narrow = narrowed(ch)
         return ch in self.inside or narrow in SIGNS or (narrow.isascii() and narrow.isalnum())
 
@@ -220,16 +220,18 @@ class Numerals:
         return rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", say)
 
     def range(self) -> SpokenRule:
-        """3-5; 5-3 is a score, and what starts with a zero neither."""
+        """3-5, 10-15 km; 5-3 is a score, and what starts with a zero neither."""
 
         def say(match: re.Match[str], _: str) -> str | None:
-            first, last = match.groups()
+            first, last, unit = match.groups()
             if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
                 return None
             join = self.between.to if int(first) < int(last) else self.between.score
-            return f"{self.number(first)}{join}{self.number(last)}"
+            return f"{self.number(first)}{join}{self.number(last)}{self.gap + names[unit] if unit else ''}"
 
-        return rule(r"(\d{1,4})\ ?[-–~]\ ?(\d{1,4})(?![-–~]?\d)", say)
+        names = {**self.units, **self.money}
+        unit = rf"(?:\ ?({any_of(names)})(?![A-Za-z\d]))?"
+        return rule(rf"(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?![-–~]?\d){unit}", say)
 
     def measure(self) -> SpokenRule:
         """5 km."""

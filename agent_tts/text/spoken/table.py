@@ -216,7 +216,10 @@ class Table:
             rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
             rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}}|\d{{2,6}}(?:\ \d{{2,6}})+)", self._numbered),
             rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?((?<![/\d])\d{1,2}/\d{1,2})", self._fraction),
-            rule(rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)[-–](?P<last>[^\s–-]*\d[^–-]*)", self._range),
+            rule(
+                rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)(?P<gap>\ ?)[-–](?P=gap)(?P<last>[^\s–-]*\d[^–-]*)",
+                self._range,
+            ),
             rule(r"(\d{1,3}):(\d{1,2})", self._score),
             rule(rf"(\d{{4}}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(?:\.\d+)?{zone}?", self._moment),
             rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment),
@@ -225,7 +228,11 @@ class Table:
             rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per)})", self._per),
             rule(rf"({SIGNS}?{number})\ ?({any_of(self.units)})", self._unit),
             rule(rf"({number})\ ?({any_of(short)})", lambda m, _: self.counted(m[1], short[m[2]])),
-            rule(rf"(?:1/2|½)\ ({self.noun})", self._half),
+            rule(
+                rf"(?:1/2|½)\ ?({any_of(self.units)})",
+                lambda match, before: self._half_unit(self.units[match[1]], before),
+            ),
+            rule(rf"(?:1/2|½)\ ({self.noun})", lambda match, before: self.half(match[1], before)),
             *(rule(rf"({groups}{agreeing})\ ({self.noun})", self._agreeing) for agreeing in self.agreeing),
             rule("[IVX]+", self._roman),
             rule(rf"{SIGNS}?{number}", lambda match, _: self.say_number(match[0])),
@@ -240,9 +247,13 @@ class Table:
         gender = self.gender_of(noun, number)
         return None if gender is None else self.joined(self.integer(number, gender), noun)
 
-    def _half(self, match: re.Match[str], _: str) -> str | None:
-        gender, half = self.gender_of(match[1], 1), column(self.code, "mixed").get("half", "").split("/")
-        return f"{half[gender == 'f']} {match[1]}" if gender and len(half) > 1 else None
+    def half(self, noun: str, before: str) -> str | None:
+        """Half of what a noun is, if the language has a word for it that agrees."""
+        gender, half = self.gender_of(noun, 1), column(self.code, "mixed").get("half")
+        return f"{dict(zip('mfn', half.split('/'), strict=False))[gender]} {noun}" if gender and half else None
+
+    def _half_unit(self, unit: Noun, before: str) -> str:
+        return self.half(unit.one, before) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])
@@ -401,7 +412,7 @@ class Table:
         """A word whose meaning may depend on the next one."""
         signs = any_of(self.currencies)
         return re.compile(
-            rf"[-−+(#~]*(?:{signs})?[-−]?\(?\d[\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
+            rf"[-−+(#~]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
             rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
         )
 

@@ -6,10 +6,13 @@ import asyncio
 import base64
 import json
 import random
+import threading
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError
 from openai.types.realtime.realtime_server_event import RealtimeServerEvent
@@ -114,6 +117,32 @@ async def test_a_client_that_sends_too_much_is_hung_up_on(what: str) -> None:
             for _ in range(1 if what == "text" else 4_000):
                 caller.channel.send("x" * (65_537 if what == "text" else 2))
         await until(lambda: agent.calls == 0, 20)
+
+
+async def test_a_client_secret_carries_what_a_body_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that is no UTF-8, 105 kB of JSON; packed by a thread: 60 kB of two letters in any order take 4 ms."""
+    packed_by: list[threading.Thread] = []
+    pack = zlib.compress
+
+    def packed(data: bytes) -> bytes:
+        packed_by.append(threading.current_thread())
+        return pack(data)
+
+    monkeypatch.setattr(zlib, "compress", packed)
+    headers = {"X-API-Key": KEY}
+    async with (
+        running(auth={"api_keys": [KEY]}) as agent,
+        httpx.AsyncClient(base_url=agent.url, headers=headers) as http,
+    ):
+        long = "é " * 15_000 + "\ud800"
+        body = json.dumps({"session": {"instructions": long}}, ensure_ascii=False).encode(errors="backslashreplace")
+        made = await http.post("/v1/realtime/client_secrets", content=body)
+        value = made.json()["value"]
+        protocols = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{value}")]
+        async with connect(f"{agent.url.replace('http', 'ws')}/v1/realtime", subprotocols=protocols) as socket:
+            assert json.loads(await socket.recv())["session"]["instructions"] == long
+        await until(lambda: agent.calls == 0)
+    assert threading.main_thread() not in packed_by
 
 
 async def test_a_client_secret_opens_sessions_as_its_owner_made_them(monkeypatch: pytest.MonkeyPatch) -> None:

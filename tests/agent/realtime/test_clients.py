@@ -1,4 +1,4 @@
-"""OpenAI's SDK, and the realtime classes of Pipecat and LiveKit, unmodified, in conversations with the node."""
+"""OpenAI's SDKs, and the realtime classes of Pipecat and LiveKit, unmodified, in conversations with the node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import agents
 import aiohttp
+from agents.realtime import RealtimeAgent, RealtimeRunner
 from livekit import rtc
 from livekit.agents import function_tool, llm
 from livekit.plugins.openai.realtime import RealtimeModel
@@ -186,6 +188,57 @@ async def test_the_beta_of_the_api() -> None:
                         kind = message["type"]
                         text += message["delta"] if kind == "response.text.delta" else ""
         assert text == UMBRELLA
+
+
+# ------------------------------------------------------------ OpenAI's Agents SDK
+
+
+async def test_openais_agents_run_a_tool_and_hear_the_user() -> None:
+    """It sends a whole session, of which it may later change a part."""
+    opened: list[bool] = []
+
+    @agents.function_tool
+    def open_door(wide: bool) -> str:
+        """Opens the door."""
+        opened.append(wide)
+        return "open"
+
+    async with running_llm({"tool_calls": [CALL]}, UMBRELLA) as server:
+        async with running_agent(server.url, hears=True) as agent:
+            question = await agent.speech("My train leaves at seven.")
+            runner = RealtimeRunner(RealtimeAgent(name="Door", instructions="Be brief.", tools=[open_door]))
+            url = f"{agent.url.replace('http', 'ws')}/v1/realtime?model=any"
+            detection = {"type": "server_vad", "silence_duration_ms": 300}
+            config: Any = {
+                "url": url,
+                "api_key": "none",
+                "initial_model_settings": {"audio": {"input": {"turn_detection": detection}}, "tracing": None},
+            }
+            found: list[Any] = []
+
+            async def listen(session: Any) -> None:
+                async for event in session:
+                    found.append(event)  # noqa: PERF401 - it is read meanwhile
+
+            def pcm() -> bytes:
+                return b"".join(event.audio.data for event in found if event.type == "audio")
+
+            async with await runner.run(model_config=config) as session:
+                listening = asyncio.create_task(listen(session))
+                await session.send_message("Open the door.")
+                await until(lambda: any(event.type == "audio_end" for event in found), LIMIT_S)
+                assert opened == [True]
+                assert words(pcm()) == "she bought a yellow umbrella"
+                asked = server.requests[1]
+                assert [message["role"] for message in asked] == ["system", "user", "assistant", "tool"]
+                assert (asked[0]["content"], asked[-1]["content"]) == ("Be brief.", "open")
+                for frame in frames(question):
+                    await session.send_audio(frame.data.tobytes())
+                await until(lambda: ("user", "my train leaves at seven") in server.history(), LIMIT_S)
+                await until(lambda: sum(event.type == "audio_end" for event in found) == 2, LIMIT_S)
+                await ended(listening)
+            assert not [event for event in found if event.type == "error"]
+        await until(lambda: agent.calls == 0)
 
 
 # ------------------------------------------------------------ LiveKit

@@ -766,6 +766,17 @@ def test_a_response_does_not_wait_for_words_that_were_forgotten(talk: Talk) -> N
     assert isinstance(asked, Answer)
 
 
+def test_what_is_deleted_while_a_response_waits_is_neither_waited_for_nor_asked(talk: Talk) -> None:
+    for name in ("first", "second"):
+        talk.send("conversation.item.create", item=spoken(name))
+    talk.send("response.create")
+    talk.send("conversation.item.delete", item_id="first")
+    talk.orders()
+    talk.rules.recognised("second", "Hello.")
+    (asked,) = talk.orders()
+    assert asked.messages == [{"role": "user", "content": "Hello."}]
+
+
 def test_an_answer_that_is_cut_short_is_incomplete(talk: Talk) -> None:
     talk.answer("One", finish=False)
     talk.rules.cut("max_output_tokens")

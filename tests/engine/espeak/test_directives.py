@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from agent_tts.config.settings import Settings
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.options import SpeechOptions
-from tests.engine.driver import FLUSH, Spoken, assert_well_formed, routed, speak
+from tests.engine.driver import FLUSH, Spoken, assert_well_formed, speak
 
 FIRST, SECOND = "Six wizards walked slowly home", " over seven bridges of stone."
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not decide in which step a clause is done."""
-    monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EspeakEngine]:
-    engine = routed(EspeakEngine(Settings(), 4))
-    yield engine
-    engine.close()
 
 
 def rms(spoken: Spoken, start_ms: int, end_ms: int) -> float:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agent_tts.config.settings import Espeak, Settings
+from agent_tts.config.settings import Settings
 from agent_tts.directives import Pause
 from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
-from agent_tts.errors import SettingsError
 from agent_tts.messages import Audio, Cancel, Finished, OutOfText, StepCommand, StepEvent, Words
 from agent_tts.options import SpeechOptions
 from tests.engine.driver import FLUSH, Script, appended, routed, speak, speak_all, start_of
@@ -28,19 +26,6 @@ NUMBERS, SLOW = "999,999 " * 12, SpeechOptions(speed=0.25)  # units that are spo
 
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not decide in which step a clause is done."""
-    monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EspeakEngine]:
-    engine = routed(EspeakEngine(Settings(), 64))
-    yield engine
-    engine.close()
 
 
 def loud(pcm: NDArray[np.int16]) -> NDArray[np.intp]:
@@ -66,13 +51,9 @@ def pitch_hz(pcm: NDArray[np.int16]) -> float:
 
 @given(cuts=st.lists(st.integers(0, len(TEXT)), max_size=12))
 @examples(25)
-def test_audio_and_words_do_not_depend_on_how_the_text_is_split(cuts: list[int]) -> None:
-    engine = EspeakEngine(Settings(), 1)
-    try:
-        whole = speak(engine, TEXT)
-        split = speak(engine, *(TEXT[start:end] for start, end in pairwise([0, *sorted(cuts), len(TEXT)])))
-    finally:
-        engine.close()
+def test_audio_and_words_do_not_depend_on_how_the_text_is_split(speaking: EspeakEngine, cuts: list[int]) -> None:
+    whole = speak(speaking, TEXT)
+    split = speak(speaking, *(TEXT[start:end] for start, end in pairwise([0, *sorted(cuts), len(TEXT)])))
     assert split.frames == whole.frames
     assert split.words == whole.words
 
@@ -353,11 +334,6 @@ def test_a_paced_request_comes_before_unpaced_ones(engine: EspeakEngine) -> None
 def test_the_engine_describes_itself(engine: EspeakEngine) -> None:
     assert (engine.info.engine, engine.info.default_voice, engine.info.slots) == ("espeak", "en-us", 64)
     assert engine.info.aligns_words
-
-
-def test_an_unknown_default_voice_is_a_settings_error() -> None:
-    with pytest.raises(SettingsError):
-        EspeakEngine(Settings(espeak=Espeak(voice="nobody")), 1)
 
 
 def test_two_engines_can_be_used_in_turn(engine: EspeakEngine) -> None:

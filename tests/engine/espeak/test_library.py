@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from agent_tts.engine.espeak.voices import VARIANTS, EspeakLanguage, languages, variants
+from agent_tts.engine.espeak.voices import VARIANTS, EspeakLanguage, languages
 from agent_tts.engine.espeak.workers import (
     PITCH_NORMAL,
     RATE_MAX,
@@ -24,13 +23,6 @@ BY_CODE = {language.code: language for language in reversed(languages())}
 
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(scope="module")
-def espeak() -> Iterator[EspeakWorkers]:
-    espeak = EspeakWorkers()
-    yield espeak
-    espeak.close()
 
 
 def speak(espeak: EspeakWorkers, text: str, how: Delivery, *, pause: bool = False, most: int | None = None) -> Clause:
@@ -184,8 +176,3 @@ def test_only_languages_with_a_dictionary_are_listed() -> None:
     assert not {"fo", "kaa"} & BY_CODE.keys()
     assert BY_CODE["yue"].path == "sit/yue"
     assert BY_CODE["de"] == EspeakLanguage("de", (("de", 5),), "German", "gmw/de")
-
-
-def test_variants_are_recognised_by_name() -> None:
-    assert "f3" in variants()
-    assert "nobody" not in variants()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -34,13 +33,6 @@ WORDS = {
 }
 
 pytestmark = pytest.mark.node
-
-
-@pytest.fixture(scope="module")
-def espeak() -> Iterator[EspeakWorkers]:
-    espeak = EspeakWorkers()
-    yield espeak
-    espeak.close()
 
 
 def speak(espeak: EspeakWorkers, text: str, *ipa: str, code: str = "en-us") -> Clause:
@@ -77,7 +69,7 @@ def test_phonemes_sound_like_their_ipa(code: str) -> None:
             assert found is not None, (word, ipa)
             assert library.say(found) == ipa, word
     finally:
-        library.close()
+        library._voice_file.close()
 
 
 @pytest.mark.parametrize(

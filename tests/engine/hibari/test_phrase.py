@@ -5,7 +5,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import soxr
 from numpy.typing import NDArray
 
 from agent_tts.engine.hibari.phrase import (
@@ -29,7 +28,6 @@ from agent_tts.engine.hibari.phrase import (
 from agent_tts.engine.hibari.speech import HibariVoice
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.text.feed import Unit
-from tests.recogniser import hearing
 
 NOTHING = Due()
 
@@ -119,7 +117,6 @@ TEXTS = (
     "There seems to be a problem with the payment, so it did not go through.",
     "No problem at all, take all the time you need.",
 )
-NOISE_DB = -10  # on the line, against the speech
 
 
 @cache
@@ -157,18 +154,6 @@ def test_words_that_are_joined_are_as_long_as_in_the_whole_sentence() -> None:
 
     assert off_ms(joins=True) < 12
     assert off_ms(joins=False) > 18  # without the rule
-
-
-@pytest.mark.parametrize(("joins", "least", "most"), [(True, 0.0, 0.04), (False, 0.12, 1.0)])
-def test_joined_words_are_understood_on_a_noisy_line_and_parts_alone_are_not(
-    joins: bool, least: float, most: float
-) -> None:
-    """0 to 1.6 % wrong words, by the noise; without the rule 17 to 22 %."""
-    pause = np.zeros(SAMPLE_RATE * 3 // 10, np.int16)
-    sound = np.concatenate([piece for text in TEXTS for piece in (spoken(text, in_twos, joins=joins)[0], pause)])
-    line = soxr.resample(sound.astype(np.float32), SAMPLE_RATE, 8_000)
-    noise = np.random.default_rng(1).normal(0, np.sqrt(np.mean(line**2)) * 10 ** (NOISE_DB / 20), len(line))
-    assert least <= hearing().wer(" ".join(TEXTS), (line + noise).astype(np.int16), 8_000) <= most
 
 
 def test_without_a_sound_before_it_a_part_is_only_cut() -> None:

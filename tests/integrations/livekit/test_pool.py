@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from agent_tts.client.connection import ConnectionLost
+from agent_tts.client.moving import Target
 from agent_tts.integrations.livekit.pool import Pool
 from tests.support import RunningNode, running_node, until
 
@@ -23,7 +24,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def pool_of(url: str) -> AsyncIterator[Pool]:
-    pool = Pool(url, None)
+    pool = Pool(Target(url))
     try:
         yield pool
     finally:

@@ -21,9 +21,10 @@ from wyoming.info import Describe, Info
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
 
+from agent_tts.client.moving import Target
 from agent_tts.errors import BadMessage, SettingsError
 from agent_tts.integrations.wyoming import server, wire
-from agent_tts.integrations.wyoming.server import Target, WyomingServer, parse
+from agent_tts.integrations.wyoming.server import WyomingServer, parse
 from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens

@@ -125,6 +125,51 @@ async def test_a_token_expires() -> None:
         await guard.admit(holder)
 
 
+async def test_a_client_secret_opens_sessions_as_tokens_do_until_it_expires() -> None:
+    """Mutations: its sessions count as those of its key; a token is taken for a secret."""
+    clock = Clock()
+    guard = locked(clock, limits={"token_sessions_per_key": 2})
+    client = guard.authorize({**HOST, "x-api-key": KEY}, {})
+    secret, _ = guard.issue_secret(client, 60.0, b"mine")
+
+    def holder(given: str = secret) -> Client:
+        return guard.authorize({**HOST, "authorization": f"Bearer {given}"}, {}, secret_ok=True)
+
+    assert (holder().key_id, holder().carried) == (client.key_id, b"mine")
+    with await guard.admit(holder()), await guard.admit(holder()):
+        with pytest.raises(AtCapacity):
+            await guard.admit(holder())
+        with await guard.admit(client):
+            pass
+    with await guard.admit(holder()):
+        pass
+    with pytest.raises(Unauthorized):
+        guard.authorize({**HOST, "authorization": f"Bearer {secret}"}, {})
+    token, _ = guard.issue_token(client)
+    for wrong in ("ek_", f"ek_{token}", secret[:-2], secret + "A"):
+        with pytest.raises(Unauthorized):
+            holder(wrong)
+    with pytest.raises(Unauthorized):
+        guard.authorize(HOST, {"token": secret.removeprefix("ek_")}, token_ok=True)
+    clock.now = 60.0
+    with pytest.raises(Unauthorized):
+        holder()
+    clock.now = 0.0
+    guard.configure(Settings(auth={"api_keys": ["other"]}))
+    with pytest.raises(Unauthorized):
+        holder()
+
+
+def test_a_client_secret_of_a_node_without_keys_is_good_until_it_has_some() -> None:
+    guard = make()
+    secret, _ = guard.issue_secret(Client(None), 60.0, b"")
+    headers = {"host": "localhost:8100", "authorization": f"Bearer {secret}"}
+    assert guard.authorize(headers, {}, secret_ok=True) == Client(None, None, b"")
+    guard.configure(Settings(auth={"api_keys": [KEY]}))
+    with pytest.raises(Unauthorized):
+        guard.authorize(headers, {}, secret_ok=True)
+
+
 def test_a_token_counts_only_where_a_browser_connects() -> None:
     guard = locked()
     token, _ = guard.issue_token(guard.authorize({**HOST, "x-api-key": KEY}, {}))

@@ -27,6 +27,7 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.serve.dialects.hearing import VOICE
+from tests.shared_loop import NOT_KEPT
 from tests.support import RunningNode, running_node
 
 SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
@@ -95,9 +96,9 @@ async def stock_clients(key: str = "none", **values: Any) -> AsyncIterator[Stock
     aliases = dict.fromkeys((AURA, FLUX, MARIN), VOICE)
     async with (
         running_node(**{"engine": "espeak", "voice_aliases": aliases} | values) as node,
-        aiohttp.ClientSession(trust_env=False) as session,
-        httpx.AsyncClient(trust_env=False, timeout=20) as http,
-        DefaultAsyncHttpxClient(trust_env=False) as openai_http,
+        aiohttp.ClientSession(trust_env=False, connector=aiohttp.TCPConnector(force_close=True)) as session,
+        httpx.AsyncClient(trust_env=False, timeout=20, limits=NOT_KEPT) as http,
+        DefaultAsyncHttpxClient(trust_env=False, limits=NOT_KEPT) as openai_http,
     ):
         yield Stock(node, key, session, http, openai_http)
 
@@ -105,7 +106,7 @@ async def stock_clients(key: str = "none", **values: Any) -> AsyncIterator[Stock
 @contextmanager
 def elevenlabs_of(node: RunningNode) -> Iterator[ElevenLabs]:
     """ElevenLabs' own SDK, which waits in the thread that uses it."""
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, limits=NOT_KEPT) as client:
         yield ElevenLabs(api_key="none", base_url=node.url, httpx_client=client)
 
 

@@ -11,17 +11,19 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.errors import SlowConsumer
-from agent_tts.messages import Audio, Open
-from agent_tts.protocol.adapter import ProtocolAdapter
+from agent_tts.config.settings import Limits
+from agent_tts.errors import SlowConsumer, TextTooLong
+from agent_tts.messages import Append, Audio, End, Finished, Open
+from agent_tts.protocol.adapter import FOLLOWING, Command, Echo, ProtocolAdapter
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
+from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
-from tests.support import NO_DICTIONARIES, present, typed
+from tests.support import NO_DICTIONARIES, present
 
 CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 
@@ -67,6 +69,8 @@ class Connected:
         for _ in range(100):
             self.talk.turn(3, 0.5)
             self.take(1_000)
+            if not (self.session.is_speaking or self.session.is_reading or self.adapter.has_more):
+                break
 
 
 TEXTS = st.sampled_from(["One two. ", "three", " ", "", "x" * 39 + " ", "x" * 41, "Four."])
@@ -101,10 +105,12 @@ VLLM_OMNI = CONFIGURED | st.fixed_dictionaries(
 )
 TIME = st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.08, 1.0, 4.0]), st.integers(0, 30))
 
+FLUSH = {"type": "Flush"}
+
 # Ends everything that a client may have left open.
 ENDS: dict[str, list[dict[str, Any]]] = {
-    "aura": [{"type": "Flush"}],
-    "flux": [{"type": "Flush"}],
+    "aura": [FLUSH],
+    "flux": [FLUSH],
     "jambonz": [{"type": "flush"}],
     "vllm-omni": [{"type": "input.cancel"}],
 }
@@ -235,6 +241,20 @@ def test_an_interruption_ends_all_utterances_of_an_id(text: list[dict[str, Any]]
     assert [message["isFinal"] for message in peer.told if isinstance(message, dict)] == [True]
 
 
+def test_keep_alives_extend_a_contexts_time_without_text() -> None:
+    """Fails if keep-alives are ignored."""
+    left, kept = multi_stream(), multi_stream()
+    for peer in (left, kept):
+        peer.say({"text": "One two. ", "context_id": "a"})
+    for _ in range(8):
+        for peer in (left, kept):
+            peer.talk.turn(3, 1.0)
+            peer.take(1_000)
+        kept.say({"text": "", "context_id": "a"})
+    assert "starved" in str(left.told)
+    assert "starved" not in str(kept.told)
+
+
 def test_close_socket_cancels_unflushed_text() -> None:
     peer = multi_stream()
     for message in (FLUSHED, CLOSED, {"text": "Three. ", "context_id": "a"}, {"close_socket": True}):
@@ -248,22 +268,82 @@ def test_close_socket_cancels_unflushed_text() -> None:
     assert peer.is_closed
 
 
-def test_text_that_waits_for_an_id_is_bounded() -> None:
-    """Fails if costs are not counted. Such a client is cut."""
-    peer = multi_stream()
-    for message in (FLUSHED, CLOSED):
-        peer.say(message)
-    for _ in range(2_500):
-        peer.say({"text": "x" * 40, "context_id": "a"})
-    assert sum(len(waiting.messages) for waiting in typed(MultiStreamAdapter, peer.adapter)._waiting.values()) < 2_000
-    peer.settle()
-    assert peer.is_closed
+# What is spoken first, what waits for it, what ends that, and the context of the first.
+CONFIGURATION = {"type": "session.config", "response_format": "pcm"}
+WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]], str]] = {
+    "multi-stream": (
+        [FLUSHED, CLOSED],
+        {"text": "word ", "context_id": "a"},
+        [{"context_id": "a", "flush": True}, CLOSED],
+        "1",
+    ),
+    "aura": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH], "1"),
+    "flux": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH], "1"),
+    "jambonz": (
+        [{"type": "stream", "text": "Hi."}, {"type": "flush"}],
+        {"type": "stream", "text": "word"},
+        [{"type": "flush"}],
+        "1",
+    ),
+    "vllm-omni": (
+        [CONFIGURATION, {"type": "input.text", "text": "Hi."}, {"type": "input.done"}],
+        {"type": "input.text", "text": "word "},
+        [{"type": "input.done"}],
+        "utterance-0",
+    ),
+}
+
+
+def decoded(adapter: ProtocolAdapter, *messages: dict[str, Any]) -> list[Command]:
+    """The commands in messages, without echoes."""
+    commands = [command for message in messages for command in adapter.decode(json.dumps(message))]
+    return [command for command in commands if not isinstance(command, Echo)]
+
+
+def busy(kind: str) -> tuple[ProtocolAdapter, dict[str, Any], list[dict[str, Any]], str]:
+    """An adapter whose client has sent a whole text; and more of `WAITS`."""
+    spoken, later, ends, first = WAITS[kind]
+    adapter = KINDS[kind][0]() if kind != "multi-stream" else MultiStreamAdapter("v", {}, Limits(), NO_DICTIONARIES)
+    list(adapter.begin())
+    decoded(adapter, *spoken)
+    return adapter, later, ends, first
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_waits_for_speech_is_translated_in_slices(kind: str) -> None:
+    """Thousands of messages may wait; the end of their text, which comes in between, stays behind the last."""
+    adapter, later, ends, first = busy(kind)
+    assert decoded(adapter, *[later] * (2 * FOLLOWING)) == []
+    assert not adapter.has_more
+    list(adapter.encode(Finished(first, "end")))
+    assert sum(isinstance(command, Append) for command in adapter.follow()) == FOLLOWING
+    assert adapter.has_more
+    assert decoded(adapter, *ends) == []
+    rest: list[Command] = []
+    while adapter.has_more:
+        rest += adapter.follow()
+    assert sum(isinstance(command, Append) for command in rest) == FOLLOWING
+    assert isinstance(rest[-1], End)
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_waits_for_speech_is_bounded_until_it_is_spoken(kind: str) -> None:
+    """Fails if costs are not counted, or not given back."""
+    adapter, later, _, first = busy(kind)
+    for _ in range(MAX_WAITING // (MESSAGE_COST + 100)):
+        assert decoded(adapter, later) == []
+    with pytest.raises(TextTooLong, match="too much"):
+        decoded(adapter, *[later] * (MAX_WAITING // MESSAGE_COST))
+    list(adapter.encode(Finished(first, "end")))
+    while adapter.has_more:
+        list(adapter.follow())
+    decoded(adapter, later)
 
 
 def test_generated_context_ids_differ_from_the_clients() -> None:
-    """In either order."""
+    """In either order, and from each other."""
     named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
-    for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named]):
+    for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named], [{"transcript": "B."}] * 2):
         adapter = CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES)
         opened = [next(adapter.decode(json.dumps(message))) for message in messages]
         assert len({command.id for command in opened if isinstance(command, Open)}) == 2
@@ -309,7 +389,7 @@ def test_vllm_omnis_text_is_bounded_while_the_writer_waits() -> None:
 def configured() -> Connected:
     """A configured connection of vLLM-Omni's."""
     peer = Connected(VllmOmniAdapter(1_000))
-    peer.say({"type": "session.config", "response_format": "pcm"})
+    peer.say(CONFIGURATION)
     peer.take(10)
     return peer
 

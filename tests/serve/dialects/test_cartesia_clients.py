@@ -17,10 +17,13 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.stock import RAW, SENTENCE, TOKEN, Stock, stock_clients
+from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import until
 from tests.test_speech_is_right import decoded
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 
 async def test_a_pause_tag_is_silence_and_no_word(stock: Stock) -> None:
@@ -37,24 +40,18 @@ async def test_a_pause_tag_is_silence_and_no_word(stock: Stock) -> None:
 async def test_the_sdk_over_the_websocket(stock: Stock) -> None:
     """In its default format: 32 bit floats at 44.1 kHz."""
     async with stock.cartesia() as client, client.tts.websocket_connect() as connection:
-        context = connection.context(voice=VOICE, add_timestamps=True)
-        for token in pipecat_run.tokens(f"{FIRST} {SECOND}"):
-            await context.push(token)
-        await context.no_more_inputs()
-        events = await received(context.receive())
-        assert events[-1].type == "done"
-        check_spoken(as_s16(sound(events)), FIRST, SECOND, rate=44_100)
-        assert words(events) == f"{FIRST} {SECOND}".split()
-
         cut = connection.context(voice=VOICE)
         await cut.push(LONG)
         await anext(cut.receive())
         await cut.cancel()
         await until(lambda: stock.node.node.service.speaking == 0, 2)
 
-        following = connection.context(voice=VOICE)
+        following = connection.context(voice=VOICE, add_timestamps=True)
         await following.push(NEXT, continue_=False)
-        check_spoken(as_s16(sound(await received(following.receive()))), NEXT, rate=44_100)
+        events = await received(following.receive())
+        assert events[-1].type == "done"
+        check_spoken(as_s16(sound(events)), NEXT, rate=44_100)
+        assert words(events) == NEXT.split()
 
 
 async def test_contexts_of_the_sdk_speak_in_parallel(stock: Stock) -> None:

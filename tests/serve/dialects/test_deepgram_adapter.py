@@ -9,13 +9,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.errors import BadMessage, SpeechError, TextTooLong, UnknownType, UnsupportedFormat, from_code
+from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat, from_code
 from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, FinishReason, Started
-from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
-from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 from tests.examples import examples
 from tests.support import present
 
@@ -220,26 +219,6 @@ def test_a_flush_after_a_starved_turn_is_answered_at_once(peer: Talk) -> None:
     peer.types()
     peer.say("Flush")
     assert "Flushed" in peer.types()
-
-
-def test_waiting_text_is_bounded(peer: Talk) -> None:
-    """Fails if `UtterancesAdapter._write` counts no cost."""
-    peer.turn("One.")
-    for _ in range(MAX_WAITING // (MESSAGE_COST + 1)):
-        peer.say("Speak", text="a")
-    with pytest.raises(TextTooLong):
-        peer.say("Speak", text="a")
-    peer.speak("1")
-    assert len(peer.commands()) > 1
-    peer.say("Speak", text="There is room again.")
-
-
-def test_spoken_text_makes_room_for_waiting_text(peer: Talk) -> None:
-    peer.say("Speak", text="One.")
-    for turn in range(1, 6):
-        peer.say("Flush")
-        peer.say("Speak", text="a" * (MAX_WAITING - MESSAGE_COST))
-        peer.speak(str(turn))
 
 
 # ---------------------------------------------------------------- Flux
@@ -500,19 +479,3 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
             peer.hear(done(context_id, "end" if wish == "spoken" else "error"))
     assert expected == []
     assert peer.adapter.closing is None
-
-
-def test_texts_that_waited_for_a_turn_are_given_in_slices() -> None:
-    """Thousands may wait; the end of their turn comes behind the last."""
-    adapter = AuraAdapter({}, {})
-    adapter._write("first")
-    adapter._flush()
-    for _ in range(FOLLOWING + 1):
-        adapter._write("word ")
-    adapter._flush()
-    adapter.encode(done("1"))
-    assert adapter.follow() == [Append("2", "word ")] * FOLLOWING
-    assert adapter.has_more
-    assert adapter._flush() == []
-    assert adapter.follow() == [Append("2", "word "), End("2")]
-    assert not adapter.has_more

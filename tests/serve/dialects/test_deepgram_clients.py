@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -24,28 +23,29 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, check_spoken
 from tests.serve.dialects.stock import AURA, FLUX, Stock, stock_clients
-from tests.support import present, until
+from tests.shared_loop import module_loop, no_leaked_tasks
+from tests.support import until
 from tests.test_speech_is_right import decoded
 
 # Deepgram's SDK uses names that this release of websockets deprecates.
-pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
+]
 
-KEY = "a-key"
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
+
 LIMIT_S = 20.0
 
 
-@pytest.fixture
-async def stock() -> AsyncIterator[Stock]:
-    async with stock_clients(KEY, lead_ms=4_000, auth={"api_keys": [KEY]}) as made:
-        yield made
-
-
-async def test_pipecat_gets_the_reason_of_a_refusal(stock: Stock) -> None:
+async def test_pipecat_gets_the_reason_of_a_refusal() -> None:
     """The reason is lost without `dg-error`."""
-    for kind in (DeepgramFluxTTSService, DeepgramTTSService):
-        async with running([stock.pipecat(kind, api_key="wrong")]) as pipeline:
-            await until(lambda: bool(pipeline.errors))
-            assert "the API key is wrong" in str(pipeline.errors[0])
+    async with stock_clients(auth={"api_keys": ["right"]}) as stock:
+        for kind in (DeepgramFluxTTSService, DeepgramTTSService):
+            async with running([stock.pipecat(kind, api_key="wrong")]) as pipeline:
+                await until(lambda: bool(pipeline.errors))
+                assert "the API key is wrong" in str(pipeline.errors[0])
 
 
 async def test_sdk_flux(stock: Stock) -> None:
@@ -70,7 +70,7 @@ async def test_sdk_flux(stock: Stock) -> None:
         assert isinstance(first, SpeakV2SpeechMetadata)
         assert abs(first.audio_duration_ms - len(audio) / 32) < 5
 
-        await connection.send_speak(SpeakV2Speak(text=LONG))
+        await connection.send_speak(SpeakV2Speak(text=LONG.replace(" five", " [sad] five \\{pause:20ms\\}")))
         await until(lambda: stock.node.node.service.speaking == 1)
         heard_ms = first.audio_duration_ms + 1_000
         offset = SpeakV2InterruptPlaybackOffset(value=heard_ms)
@@ -79,7 +79,7 @@ async def test_sdk_flux(stock: Stock) -> None:
         _, second = await turn()
         assert isinstance(second, SpeakV2SpeechInterrupted)
         assert second.text_spoken is not None
-        assert second.text_spoken + present(second.text_remaining) == LONG
+        assert f"{second.text_spoken}{second.text_remaining}".split() == LONG.split()
         assert second.audio_played_ms == min(heard_ms, first.audio_duration_ms + second.metadata.audio_duration_ms)
 
         await connection.send_speak(SpeakV2Speak(text=NEXT))
@@ -149,8 +149,8 @@ async def test_sdk_files(stock: Stock) -> None:
 
 
 async def test_raw_audio_has_no_header(stock: Stock) -> None:
-    query, headers = {"encoding": "mulaw", "container": "none", "model": AURA}, {"Authorization": f"Token {KEY}"}
-    response = await stock.http.post(stock.url + "/v1/speak", params=query, json={"text": NEXT}, headers=headers)
+    query = {"encoding": "mulaw", "container": "none", "model": AURA}
+    response = await stock.http.post(stock.url + "/v1/speak", params=query, json={"text": NEXT})
     assert response.headers["content-type"] == "audio/mulaw;rate=8000"
     assert not response.content.startswith(b"RIFF")
 
@@ -163,26 +163,3 @@ async def test_a_model_cannot_write_headers() -> None:
             assert response.status_code == 200
             assert "set-cookie" not in response.headers
             assert response.headers["dg-model-name"].isprintable()
-
-
-REFUSED: list[tuple[dict[str, str], dict[str, Any], str, int]] = [
-    ({"model": "nobody"}, {"text": "a"}, "UNKNOWN_VOICE", 400),
-    ({"encoding": "secret"}, {"text": "a"}, "UNSUPPORTED_FORMAT", 400),
-    ({"encoding": "linear16", "sample_rate": "12345"}, {"text": "a"}, "UNSUPPORTED_FORMAT", 400),
-    ({"encoding": "linear16", "container": "ogg"}, {"text": "a"}, "UNSUPPORTED_FORMAT", 400),
-    ({"speed": "secret"}, {"text": "a"}, "BAD_MESSAGE", 400),
-    ({"speed": "9"}, {"text": "a"}, "BAD_MESSAGE", 400),
-    ({"callback": "http://secret"}, {"text": "a"}, "UNSUPPORTED", 400),
-    ({}, {"text": " "}, "BAD_MESSAGE", 400),
-    ({}, {"text": 5, "other": "secret"}, "BAD_MESSAGE", 400),
-    ({}, {"text": "a" * 20_001}, "TEXT_TOO_LONG", 413),
-]
-
-
-@pytest.mark.parametrize("path", ["/v1/speak", "/v2/speak"])
-async def test_refusals_over_http(path: str) -> None:
-    async with stock_clients(engine="tone", voice_aliases={}) as stock:
-        for query, body, code, status in REFUSED:
-            response = await stock.http.post(stock.url + path, params=query, json=body)
-            assert (response.status_code, response.json()["err_code"]) == (status, code)
-            assert "secret" not in response.json()["err_msg"]

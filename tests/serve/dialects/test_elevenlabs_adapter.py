@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import (
@@ -22,13 +19,11 @@ from agent_tts.errors import (
     UnsupportedFormat,
 )
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, Update
-from agent_tts.protocol.options import SessionConfig, check_format
-from agent_tts.protocol.validation import check_body
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
+from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
-from agent_tts.serve.dialects.elevenlabs_messages import FORMATS, CharacterTimes, ElevenLabsRequest, format_of
+from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes
 from agent_tts.text.words import words as words_in
-from tests.examples import examples
 from tests.support import NO_DICTIONARIES, present, typed
 
 LIVEKIT = {"auto_mode": "true", "sync_alignment": "true"}
@@ -103,12 +98,6 @@ def test_the_address_configures_the_session() -> None:
 def test_a_client_librarys_default_voice_is_the_engines_own(voice: str) -> None:
     session = configured(MultiStreamAdapter(voice, {"model_id": "tts-1"}, Limits(), NO_DICTIONARIES))
     assert (session["voice"], session["model"]) == (None, "tts-1")
-
-
-@pytest.mark.parametrize("output_format", FORMATS)
-def test_every_format_has_an_encoder(output_format: str) -> None:
-    file = format_of(output_format)
-    check_format(file.encoding, file.sample_rate)
 
 
 @pytest.mark.parametrize(("name", "value"), [("output_format", "mp3_1"), ("seed", "x"), ("auto_mode", "perhaps")])
@@ -381,39 +370,3 @@ def test_an_error_closes_the_connection(error: SpeechError, code: int) -> None:
     (told,) = refused(adapter, error, text="Hello. ")
     assert (told["error"], told["code"]) == (error.code, code)
     assert adapter.closing == (code, error.message)
-
-
-# ---------------------------------------------------------------- junk
-
-FIELDS = st.fixed_dictionaries(
-    {},
-    optional={
-        "text": st.one_of(st.sampled_from(["", " ", "One. ", "two"]), st.text(max_size=8), st.integers()),
-        "context_id": st.one_of(st.none(), st.sampled_from(["a", "b", "*", ""]), st.integers(0, 2)),
-        "flush": st.one_of(st.none(), st.booleans()),
-        "close_context": st.booleans(),
-        "close_socket": st.booleans(),
-        "voice_settings": st.one_of(st.none(), st.dictionaries(st.sampled_from(["speed", "x"]), st.floats(-1, 9))),
-    },
-)
-
-
-@examples(100)
-@given(st.one_of(st.binary(max_size=40), FIELDS.map(lambda fields: json.dumps(fields).encode())))
-def test_any_body_is_a_request_or_refused(body: bytes) -> None:
-    with contextlib.suppress(BadMessage):
-        assert check_body(ElevenLabsRequest, body, "text", 100).text.strip()
-
-
-def test_what_waited_for_a_context_is_translated_in_slices() -> None:
-    """Thousands of messages may wait for the last context of their name to be spoken."""
-    adapter = MultiStreamAdapter("anna", {}, Limits(), NO_DICTIONARIES)
-    list(adapter.begin())
-    messages: list[dict[str, Any]] = [{"text": "Hi. ", "flush": True}, {"close_context": True}]
-    for message in messages + [{"text": "word "}] * (2 * FOLLOWING):
-        list(adapter.decode(json.dumps({"context_id": "a", **message})))
-    assert not adapter.has_more
-    list(adapter.encode(Finished("1", "end")))
-    for left in (True, False):
-        assert sum(isinstance(command, Append) for command in adapter.follow()) == FOLLOWING
-        assert adapter.has_more == left

@@ -5,36 +5,35 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from itertools import product
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 from numpy.typing import NDArray
 
 from agent_tts.messages import Word, Words
 from agent_tts.serve.dialects.elevenlabs_http import TimedBody
 from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
 from agent_tts.serve.routes import speech_response
+from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
-from tests.support import RunningNode, running_node, until
+from tests.support import running_node
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 PATH = "/v1/text-to-speech/anybody"
 
 
-@pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with running_node(voice_aliases={"*": "tone-440"}) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(node: RunningNode) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=node.url, trust_env=False) as client:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        running_node(voice_aliases={"*": "tone-440"}) as node,
+        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as client,
+    ):
         yield client
 
 
@@ -87,46 +86,12 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
     return "" if alignment is None else "".join(alignment["characters"])
 
 
-def test_a_word_comes_with_the_audio_in_which_it_starts() -> None:
+async def test_a_word_comes_with_the_audio_in_which_it_starts() -> None:
     body = TimedBody(format_of("pcm_24000"), "one two", is_whole=False)
     assert body.words(Words("", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]
     assert body.end() == b""
-
-
-async def test_errors_are_in_its_shape(client: httpx.AsyncClient) -> None:
-    wrong: list[tuple[dict[str, Any], int, str]] = [
-        ({"content": b"{"}, 400, "bad_message"),
-        ({"json": {"text": " "}}, 400, "bad_message"),
-        ({"json": {"text": "one", "voice_settings": {"speed": 9}}}, 400, "bad_message"),
-        ({"json": {"text": "x" * 30_000}}, 413, "text_too_long"),
-        ({"json": {"text": "one"}, "params": {"output_format": "mp3"}}, 400, "unsupported_format"),
-        ({"json": {"text": "one", "model_id": "nothing"}}, 404, "model_not_found"),
-    ]
-    paths = [PATH + path for path in ("", "/stream", "/with-timestamps", "/stream/with-timestamps")]
-    for path, (request, status, code) in product(paths, wrong):
-        answer = await client.post(path, **request)
-        assert (answer.status_code, answer.json()["detail"]["status"]) == (status, code)
-        assert answer.json()["detail"]["message"]
-
-
-async def test_an_error_before_the_first_audio_is_in_its_shape_too() -> None:
-    """Such an error comes while the answer is sent. Fails without `error_body` in the request."""
-    async with running_node(slots=1, queue=0, limits={"sessions_per_key": 1}, auth={"api_keys": ["k"]}) as node:
-        async with httpx.AsyncClient(base_url=node.url, headers={"xi-api-key": "k"}, trust_env=False) as client:
-            async with client.stream("POST", "/v1/text-to-speech/None", json={"text": "one " * 400}) as first:
-                await until(lambda: node.node.service.speaking == 1)
-                answer = await client.post("/v1/text-to-speech/None", json={"text": "one"})
-                assert (answer.status_code, answer.json()["detail"]["status"]) == (503, "at_capacity")
-                assert first.status_code == 200
-            refused = await client.post("/v1/text-to-speech/None", json={"text": "one"}, headers={"xi-api-key": "no"})
-            assert (refused.status_code, refused.json()["detail"]["status"]) == (401, "unauthorized")
-
-
-async def test_other_routes_keep_their_own_shape(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/v1/audio/speech", json={"input": ""})
-    assert answer.json()["error"]["code"] == "bad_message"
 
 
 async def test_an_answer_that_is_held_until_it_is_complete_has_a_limit(

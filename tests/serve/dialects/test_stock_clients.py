@@ -12,11 +12,17 @@ from pipecat.services.openai.tts import OpenAITTSService
 from agent_tts.client.moving import connect
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
-from tests.serve.dialects.hearing import FIRST, LONG, NEXT, check_spoken
-from tests.serve.dialects.stock import LIVEKIT, MARIN, PIPECAT, TOKEN, Stock, stock_clients, streaming
-from tests.support import until
+from tests.serve.dialects.hearing import FIRST, NEXT, check_spoken
+from tests.serve.dialects.stock import LIVEKIT, PIPECAT, TOKEN, Stock, stock_clients, streaming
+from tests.shared_loop import module_loop, no_leaked_tasks
 
-pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.node,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
+]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 # With the formats that LiveKit's classes ask for by default, too.
 CONVERSATIONS = LIVEKIT | {
@@ -68,13 +74,3 @@ async def test_livekit_and_a_full_node(kind: type[Any], said: str) -> None:
             assert said in f"{refused.value} {refused.value.body}"
             await speech.cancel()
             check_spoken(livekit_run.pcm(await livekit_run.say(speaker, FIRST)), FIRST, rate=speaker.sample_rate)
-
-
-async def test_the_sdk_of_openai_speaks_after_a_response_that_was_left(stock: Stock) -> None:
-    speech = stock.openai().audio.speech.with_streaming_response
-    async with speech.create(model="tts-1", voice=MARIN, input=LONG, response_format="pcm") as answer:
-        async for _ in answer.iter_bytes():
-            break
-    await until(lambda: stock.node.node.service.speaking == 0, 2)
-    async with speech.create(model="tts-1", voice=MARIN, input=NEXT, response_format="pcm") as answer:
-        check_spoken(b"".join([piece async for piece in answer.iter_bytes()]), NEXT)

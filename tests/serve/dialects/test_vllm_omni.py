@@ -14,16 +14,19 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.errors import SpeechError
-from agent_tts.messages import Audio, Finished
-from agent_tts.protocol.adapter import FOLLOWING, Update
+from agent_tts.messages import Audio
+from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
+from tests.serve.dialects.stock import Stock
+from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import RunningNode, present, running_node, typed, until
 from tests.test_speech_is_right import decoded
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 LIMIT_S = 20.0
 
@@ -53,9 +56,8 @@ class Client:
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with running_node(engine="espeak") as running:
-        yield running
+def node(stock: Stock) -> RunningNode:
+    return stock.node
 
 
 @asynccontextmanager
@@ -175,33 +177,7 @@ async def test_an_invalid_config_is_an_error(node: RunningNode) -> None:
 # ---------------------------------------------------------------- the adapter alone
 
 
-def test_waiting_text_is_bounded() -> None:
-    """Fails if costs are not counted."""
-    adapter = VllmOmniAdapter(1_000)
-    for message in ({"type": "session.config"}, {"type": "input.text", "text": "a"}, {"type": "input.done"}):
-        list(adapter.decode(json.dumps(message)))
-    waiting = json.dumps({"type": "input.text", "text": "b" * 1_000})
-    taken = [list(adapter.decode(waiting)) for _ in range(200)]
-    assert not any(taken)
-    with pytest.raises(SpeechError, match="too much waits"):
-        [list(adapter.decode(waiting)) for _ in range(100)]
-
-
-def test_what_waited_is_translated_in_slices() -> None:
-    """Thousands of messages may wait for an utterance to be spoken."""
-    adapter = VllmOmniAdapter(1_000)
-    for message in ({"type": "session.config"}, {"type": "input.text", "text": "Hi."}, {"type": "input.done"}):
-        list(adapter.decode(json.dumps(message)))
-    for _ in range(3 * FOLLOWING):
-        assert not list(adapter.decode(json.dumps({"type": "input.text", "text": "word "})))
-    assert not adapter.has_more
-    list(adapter.encode(Finished("utterance-0", "end")))
-    for left in (True, True, False):
-        assert len(list(adapter.follow())) == FOLLOWING
-        assert adapter.has_more == left
-
-
-def test_audio_of_another_context_is_not_sent() -> None:
+async def test_audio_of_another_context_is_not_sent() -> None:
     adapter = VllmOmniAdapter(1_000)
     silence = np.zeros(4, "<i2").tobytes()
     assert list(adapter.encode(Audio("utterance-0", silence))) == []
@@ -220,7 +196,7 @@ async def test_speech_that_is_cut_short_is_an_error() -> None:
         assert done["error"]
 
 
-def test_each_configuration_sets_the_lead() -> None:
+async def test_each_configuration_sets_the_lead() -> None:
     """A stream after a file is paced again."""
     adapter = VllmOmniAdapter(1_000)
     leads = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -17,15 +18,15 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
+from agent_tts.bench.node import children_of
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.serve.fronts import Role
 from agent_tts.serve.processes import supervisor
 from agent_tts.serve.processes.supervisor import Supervisor
 from tests.certificates import make_certificate
-from tests.cli.process import AGENT_TTS, children_of, environment
+from tests.cli.process import AGENT_TTS, environment
 from tests.node_process import RunningProcess, running_process
 from tests.support import until
 from tests.wire import wire
@@ -37,15 +38,7 @@ TEXT = "Somebody speaks while the operator makes a mistake."
 
 
 def write(file: Path, **settings: object) -> None:
-    file.write_text(yaml.safe_dump(settings))
-
-
-async def reloaded(node: RunningProcess) -> str:
-    """Have the settings read again; the line that tells what came of it."""
-    said = node.log.count("SIGHUP: ")
-    node.process.send_signal(signal.SIGHUP)
-    await until(lambda: node.log.count("SIGHUP: ") > said, SOON_S)
-    return [line for line in node.log.splitlines() if "SIGHUP: " in line][-1]
+    file.write_text(json.dumps(settings))  # which YAML reads, too
 
 
 async def seconds_of(node: RunningProcess, trusting: Any, text: str) -> list[float]:
@@ -86,7 +79,7 @@ async def test_a_front_that_is_restarted_has_the_files_that_were_accepted_last(t
                 await until(partial(took_requests, node, deaths), SOON_S)
             assert (await peer.until("context.done", "t"))["reason"] == "end"
         assert set(await seconds_of(node, trusting, "word")) == {whole}
-        assert "cannot be read" in await reloaded(node)
+        assert "cannot be read" in await node.reload()
         assert set(await seconds_of(node, trusting, "word")) == {whole}
 
 
@@ -115,9 +108,9 @@ async def test_a_pipe_in_place_of_a_file_holds_up_nothing(tmp_path: Path) -> Non
     write(file)
     with running_process(tmp_path, "--config", str(file)) as node:
         write(file, lexicon_file=str(pipe))
-        assert "no regular file" in await reloaded(node)
+        assert "no regular file" in await node.reload()
         write(file, lexicon_file=str(words))
-        assert (await reloaded(node)).endswith("changed: lexicon_file")
+        assert (await node.reload()).endswith("changed: lexicon_file")
         file.unlink()
         os.mkfifo(file)  # a reading that hangs is left behind
         node.process.send_signal(signal.SIGHUP)
@@ -185,7 +178,7 @@ async def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
     with running_process(tmp_path, "--config", str(file)) as node:
         assert "has expired" not in node.log
         write(file, tls=old.settings)
-        assert "changed: tls.cert, tls.key" in await reloaded(node)
+        assert "changed: tls.cert, tls.key" in await node.reload()
         await until(lambda: "has expired" in node.log, SOON_S)
     with running_process(tmp_path, "--config", str(file)) as node:
         assert node.log.count("has expired") == 1
@@ -306,7 +299,7 @@ async def test_a_thousand_named_keys_are_scraped_and_changed_beside_a_caller(tmp
                 assert page.status_code == 200
                 assert len(page.content) > 800_000  # as JSON, more than a frame of a channel has
             write(file, auth={"keys": keys}, lexicon=words | {"word": "z"})
-            assert (await reloaded(node)).endswith("changed: lexicon")
+            assert (await node.reload()).endswith("changed: lexicon")
             assert (await peer.until("context.done", "t"))["reason"] == "end"
         await until(lambda: "does not use" not in node.log)
         assert node.pids() == before

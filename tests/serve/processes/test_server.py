@@ -50,10 +50,12 @@ UPGRADE = HEAD + (
 HELLO = b"GET /v1/tts/stream HTTP/1.1\r\n" + UPGRADE + b"\r\n"
 
 
-def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
-    """A client's WebSocket frame, masked with zeros."""
-    assert len(payload) < 126
-    return bytes([opcode | (0x80 if fin else 0), 0x80 | len(payload)]) + bytes(4) + payload
+def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0) -> bytes:
+    """A client's frame of at most 64 KiB, masked."""
+    size, mask = len(payload), b"\x01\x02\x03\x04"
+    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2)
+    masked = (int.from_bytes(payload) ^ int.from_bytes((mask * (size // 4 + 1))[:size])).to_bytes(size)
+    return bytes([0x80 * fin | rsv | opcode]) + length + mask + masked
 
 
 TEXT_FRAME, CONTINUATION, PING, PONG = 1, 0, 9, 10

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import ssl
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from tests.certificates import make_certificate
 from tests.node_process import RunningProcess, running_process
-from tests.support import until
+from tests.serve.processes.test_careless_operator import write
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.usefixtures("fronts")]
@@ -23,17 +21,10 @@ TEXT = "Somebody speaks while the settings change."
 SETTLE_S = 20.0  # for all fronts to use new settings, on a busy machine
 
 
-def write(file: Path, settings: dict[str, object]) -> None:
-    file.write_text(yaml.safe_dump(settings))
-
-
 async def reload(node: RunningProcess, file: Path, **settings: object) -> str:
-    """Write the file, send SIGHUP, and wait for the line that tells what came of it."""
-    said = node.log.count("SIGHUP")
-    write(file, settings)
-    node.process.send_signal(signal.SIGHUP)
-    await until(lambda: node.log.count("SIGHUP") > said, SETTLE_S)
-    return node.log.splitlines()[-1]
+    """Change the file; the line that tells what came of it."""
+    write(file, **settings)
+    return await node.reload()
 
 
 def client(trusting: ssl.SSLContext, **options: Any) -> httpx.Client:
@@ -65,7 +56,7 @@ async def test_settings_change_and_no_connection_is_cut(tmp_path: Path, fronts: 
     file, words = tmp_path / "node.yaml", tmp_path / "words.yaml"
     words.write_text("nothing: here")
     unchanged: dict[str, Any] = {"lexicon_file": str(words), "tls": old.settings}
-    write(file, unchanged | {"auth": {"api_keys": ["one", "two"]}})
+    write(file, **unchanged, auth={"api_keys": ["one", "two"]})
     with running_process(tmp_path, "--config", str(file)) as node:
         assert len([name for name in node.pids() if name.startswith("front")]) == fronts
 

@@ -40,12 +40,16 @@ async def test_files_of_a_node_are_known_by_their_comment() -> None:
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "audio_sample")
 
 
-async def test_a_node_with_a_watermark_looks_for_it(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(audioseal_files.write(tmp_path_factory.mktemp("weights")))
+
+
+async def test_a_node_with_a_watermark_looks_for_it(weights: str) -> None:
     """The weights are random, and so is the answer; that a library's detector agrees is tested with the model."""
-    weights = audioseal_files.write(tmp_path)
     settings = settings_of()
     marking = settings.model_copy(
-        update={"watermark": "audioseal", "audioseal": settings.audioseal.model_copy(update={"source": str(weights)})}
+        update={"watermark": "audioseal", "audioseal": settings.audioseal.model_copy(update={"source": weights})}
     )
     async with running_app(app_with(marking, in_this_loop(settings))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=60) as http:
@@ -56,13 +60,13 @@ async def test_a_node_with_a_watermark_looks_for_it(tmp_path: Path) -> None:
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "audio_sample")
 
 
-def test_the_command_tells_what_it_finds(tmp_path: Path) -> None:
+def test_the_command_tells_what_it_finds(tmp_path: Path, weights: str) -> None:
     made, other = tmp_path / "a.mp3", tmp_path / "b.flac"
     made.write_bytes(spoken("mp3"))
     other.write_bytes(RECORDED)
     assert b"synthetic speech" in invoke("detect", str(made)).stdout.splitlines()[-1]
-    weights = {"AGENT_TTS_AUDIOSEAL__SOURCE": str(audioseal_files.write(tmp_path / "weights"))}
-    result = invoke("detect", str(other), "--watermark", "audioseal", "--json", **weights)
+    source = {"AGENT_TTS_AUDIOSEAL__SOURCE": weights}
+    result = invoke("detect", str(other), "--watermark", "audioseal", "--json", **source)
     assert result.returncode == 0, result.stderr
     assert set(json.loads(result.stdout)["watermark"]) == {"share", "message"}
     missing = invoke("detect", str(tmp_path / "c.wav"))

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import pytest_asyncio
 from starlette.requests import Request
 
 from agent_tts.config.settings import Settings
@@ -21,29 +22,33 @@ from agent_tts.errors import RequestTimeout
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 from tests.serve.processes.test_server import raw, read_all
+from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import SLACK_MS, decode
 from tests.support import RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+
+__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 KEY = "k" * 32
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 LONG = "word " * 3_900  # 936 s of tone, cut at max_frames: 240 s
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node() -> AsyncIterator[RunningNode]:
     async with running_node(tone={"scripted_faults": True}) as running:
+        await running.node.service.in_thread(int)  # its thread is the module's
         yield running
 
 
 @asynccontextmanager
 async def client(node: RunningNode, **kwargs: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=node.url, timeout=10, **kwargs) as http:
+    async with httpx.AsyncClient(base_url=node.url, timeout=10, limits=NOT_KEPT, **kwargs) as http:
         yield http
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(node: RunningNode) -> AsyncIterator[httpx.AsyncClient]:
     async with client(node) as made:
         yield made
@@ -82,46 +87,31 @@ async def test_speech_in_every_format(http: httpx.AsyncClient, node: RunningNode
         samples, rate = decode(response.content, format)
         assert abs(dominant_hz(samples.astype(np.int16), rate) - 660) < 5
         assert 0 <= len(samples) * 1_000 / rate - 1_200 <= SLACK_MS[format]
+    response = await speak(http, voice={"id": "alloy"})
+    assert (response.headers["content-type"], response.headers["x-voice"]) == ("audio/mpeg", "tone-220")
     await until(lambda: idle(node))
 
 
-async def test_mp3_is_the_default_and_an_alias_is_resolved(http: httpx.AsyncClient, node: RunningNode) -> None:
-    response = await speak(http, voice={"id": "alloy"})
-    assert response.headers["content-type"] == "audio/mpeg"
-    assert response.headers["x-voice"] == "tone-220"
+# A text and its fields, the plain text that is heard, and the bytes of silence beside it.
+SAME: list[tuple[str, dict[str, Any], str, int]] = [
+    ("an nginx", {"lexicon": {"nginx": {"alias": "engine x"}}}, "an engine x", 0),
+    ("$5", {"normalize": True}, "five dollars", 0),
+    ("[sad] five dollars", {}, "five dollars", 0),
+    ('five <break time="1s"/> dollars', {}, "five dollars", 48_000),
+    ("a" * 40, {"speed": 2}, "a" * 20, 0),
+]
 
 
-async def test_speed_is_the_engines(http: httpx.AsyncClient, node: RunningNode) -> None:
-    normal = await speak(http, "a" * 40, response_format="pcm")
-    fast = await speak(http, "a" * 40, response_format="pcm", speed=2)
-    assert len(fast.content) == pytest.approx(len(normal.content) / 2, rel=0.01)
-
-
-async def test_a_lexicon_is_an_option(http: httpx.AsyncClient, node: RunningNode) -> None:
-    said = await speak(http, "an engine x", response_format="pcm")
-    figures = await speak(http, "an nginx", response_format="pcm", lexicon={"nginx": {"alias": "engine x"}})
-    wrong = await speak(http, lexicon={"nginx": 5})
-    assert len(figures.content) == len(said.content)
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "lexicon")
-
-
-async def test_markup_and_normalize_are_options(http: httpx.AsyncClient, node: RunningNode) -> None:
-    said = await speak(http, "five dollars", response_format="pcm")
-    figures = await speak(http, "$5", response_format="pcm", normalize=True)
-    paused = await speak(http, 'five <break time="1s"/> dollars', response_format="pcm")
-    obeyed = await speak(http, "[sad] five dollars", response_format="pcm")
+async def test_options_are_those_of_a_session(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for text, fields, plain, longer in SAME:
+        said, meant = [
+            (await speak(http, each, response_format="pcm", **more)).content
+            for each, more in ((text, fields), (plain, {}))
+        ]
+        assert len(said) == len(meant) + longer, text
     literal = await speak(http, "[sad] five dollars", response_format="pcm", markup="none")
-    wrong = await speak(http, markup="ssml")
-    assert obeyed.content == said.content
-    assert len(literal.content) > len(said.content)
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "markup")
-    assert figures.content == said.content
-    assert len(paused.content) == len(said.content) + 48_000
-
-
-async def test_same_seed_same_file(http: httpx.AsyncClient, node: RunningNode) -> None:
-    files = {(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}
-    assert len(files) == 1
+    assert len(literal.content) > len((await speak(http, "five dollars", response_format="pcm")).content)
+    assert len({(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}) == 1
 
 
 async def test_audio_is_streamed(http: httpx.AsyncClient, node: RunningNode) -> None:
@@ -168,6 +158,8 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None, str]] = [
     ({"language": "klingon"}, 400, "unsupported_language", "language", "language"),
     ({"response_format": "mp4"}, 400, "unsupported_format", "response_format", "flac"),
     ({"stream_format": "ws"}, 400, "bad_message", "stream_format", "sse"),
+    ({"lexicon": {"nginx": 5}}, 400, "bad_message", "lexicon", "alias"),
+    ({"markup": "ssml"}, 400, "bad_message", "markup", "none"),
     ({"speed": 4.1}, 400, "bad_message", "speed", "4"),
     ({"speed": "fast"}, 400, "bad_message", "speed", "number"),
     ({"respones_format": "mp3"}, 400, "bad_message", None, "did you mean response_format"),
@@ -223,17 +215,6 @@ async def test_engine_that_fails_before_the_first_frame_is_an_error_status(
     await until(lambda: idle(node))
 
 
-async def test_at_capacity_has_a_retry_time() -> None:
-    async with running_node(slots=1, queue=0, tone={"scripted_faults": True}) as node, client(node) as http:
-        async with http.stream("POST", "/v1/audio/speech", json={"input": LONG}):
-            response = await speak(http)
-            assert response.status_code == 503
-            assert error_of(response)["code"] == "at_capacity"
-            assert int(response.headers["retry-after"]) >= 1
-        await until(lambda: idle(node))
-        assert (await speak(http)).status_code == 200
-
-
 async def test_a_node_above_its_high_water_mark_asks_for_no_new_callers() -> None:
     """It speaks for those who come nevertheless."""
     async with running_node(slots=4, limits={"ready_share": 0.5}) as node, client(node) as http:
@@ -248,11 +229,12 @@ async def test_a_node_above_its_high_water_mark_asks_for_no_new_callers() -> Non
         assert (await http.get("/ready")).json() == {"status": "ok"}
 
 
-async def test_draining_node_refuses(http: httpx.AsyncClient, node: RunningNode) -> None:
-    node.node.service.draining = True
-    response = await speak(http)
-    assert (await http.get("/ready")).status_code == 503
-    assert (await http.get("/health")).status_code == 200
+async def test_draining_node_refuses() -> None:
+    async with running_node() as node, client(node) as http:
+        node.node.service.draining = True
+        response = await speak(http)
+        assert (await http.get("/ready")).status_code == 503
+        assert (await http.get("/health")).status_code == 200
     assert (response.status_code, error_of(response)["code"]) == (503, "draining")
     refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "draining"})
     assert refused == 1
@@ -295,6 +277,11 @@ async def test_speech_that_is_cut_short_is_no_complete_file() -> None:
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 async def test_a_disconnect_cancels_the_request(node: RunningNode, stream_format: str) -> None:
+    def cancelled() -> float:
+        ended = {"carrier": "http", "reason": "cancelled"}
+        return node.node.metrics.registry.get_sample_value("agent_tts_contexts_total", ended) or 0
+
+    before = cancelled()
     async with (
         client(node) as http,
         http.stream(
@@ -305,8 +292,7 @@ async def test_a_disconnect_cancels_the_request(node: RunningNode, stream_format
             break
         assert node.node.service.speaking == 1
     await until(lambda: idle(node), 0.5)
-    cancelled = {"carrier": "http", "reason": "cancelled"}
-    assert node.node.metrics.registry.get_sample_value("agent_tts_contexts_total", cancelled) == 1
+    assert cancelled() == before + 1
 
 
 async def test_a_disconnect_frees_the_place_in_the_queue() -> None:
@@ -338,34 +324,6 @@ async def test_client_that_never_reads_is_cut() -> None:
             await until(lambda: idle(node), 5)
         refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "slow_consumer"})
         assert refused == 1
-
-
-async def test_slow_client_gets_every_sample() -> None:
-    """A write may take several deadlines if the client reads something in each."""
-    text = "word " * 25  # 6 s: 288 kB, of which about half fits into buffers
-    async with running_node(timeouts={"write_s": 0.15}) as node:
-        async with client(node) as http:
-            whole = (await speak(http, text, response_format="pcm", seed=3)).content
-        body = json.dumps({"input": text, "response_format": "pcm", "seed": 3}).encode()
-        async with raw(node, post(body, "Connection: close")) as sock:
-            received = b""
-            loop = asyncio.get_running_loop()
-            start = loop.time()
-            while piece := await loop.sock_recv(sock, 2_048):
-                received += piece
-                await asyncio.sleep(max(0.0, start + len(received) / 90_000 - loop.time()))
-        assert unchunked(received) == whole
-
-
-def unchunked(response: bytes) -> bytes:
-    """The body of a chunked response."""
-    rest = response.partition(b"\r\n\r\n")[2]
-    body = b""
-    while True:
-        size, _, rest = rest.partition(b"\r\n")
-        if int(size, 16) == 0:
-            return body
-        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
 
 
 # ---------------------------------------------------------------- invalid headers and bodies
@@ -468,9 +426,10 @@ async def test_voices_are_listed_with_their_other_names(http: httpx.AsyncClient,
     assert "alloy" in voice["aliases"]
 
 
-async def test_metrics_count_spoken_text(http: httpx.AsyncClient, node: RunningNode) -> None:
-    await speak(http, "a" * 20, response_format="pcm")
-    samples = await figures(node.url)
+async def test_metrics_count_spoken_text() -> None:
+    async with running_node() as node, client(node) as http:
+        await speak(http, "a" * 20, response_format="pcm")
+        samples = await figures(node.url)
     assert samples["agent_tts_audio_seconds_total", (("carrier", "http"),)] == pytest.approx(1.2)
     assert samples["agent_tts_contexts_total", (("carrier", "http"), ("reason", "end"))] == 1
     assert samples["agent_tts_ttfa_seconds_count", (("carrier", "http"),)] == 1
@@ -512,7 +471,7 @@ async def test_another_key_gets_its_share_of_the_slots() -> None:
         client(node, headers=AUTHORIZED) as http,
         client(node, headers=other) as late,
     ):
-        long = {"input": LONG}
+        long = {"input": LONG, "response_format": "pcm"}
         async with (
             http.stream("POST", "/v1/audio/speech", json=long) as one,
             http.stream("POST", "/v1/audio/speech", json=long) as two,

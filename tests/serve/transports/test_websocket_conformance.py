@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from websockets.frames import Opcode
 
-from tests.serve.processes.test_server import HELLO, raw, read_until
+from tests.serve.processes.test_server import HELLO, frame, raw, read_until
 from tests.support import RunningNode, running_node
 
 pytestmark = pytest.mark.node
@@ -17,14 +17,6 @@ PING = b'{"type":"ping","t":1}'
 PONG = b'{"type":"pong","t":1}'
 NORMAL, WRONG, NOT_UTF8, TOO_BIG = 1000, 1002, 1007, 1009
 END_S = 5.0
-
-
-def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, rsv: int = 0) -> bytes:
-    """A client's frame with a random mask."""
-    size, mask = len(payload), b"\x01\x02\x03\x04"
-    length = bytes([0x80 | size]) if size < 126 else bytes([0x80 | 126]) + size.to_bytes(2, "big")
-    masked = bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
-    return bytes([opcode | (0x80 if fin else 0) | rsv]) + length + mask + masked
 
 
 def close(code: int | None = None, reason: bytes = b"") -> bytes:

@@ -13,7 +13,7 @@ from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
-from agent_tts.text.lengths import SENTENCE_PAUSE_MS
+from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS
 from agent_tts.text.words import words
 from tests.examples import CUTS, examples, split
 from tests.speech.words.test_silences import audio
@@ -49,6 +49,27 @@ def test_estimates_go_on_without_gaps_and_pause_after_a_sentence() -> None:
     assert one.end_ms == two.start_ms
     assert two.end_ms - two.start_ms > one.end_ms - one.start_ms
     assert three.start_ms == two.end_ms + SENTENCE_PAUSE_MS
+
+
+@pytest.mark.parametrize(
+    ("text", "pause_ms"),
+    [
+        ("abcd\nijkl", CLAUSE_PAUSE_MS),
+        ("abcd\n\nijkl", SENTENCE_PAUSE_MS),
+        ("abcd \n \n\n ijkl", SENTENCE_PAUSE_MS),
+        ("abcd.\nijkl", SENTENCE_PAUSE_MS),
+        ("abcd,\n\nijkl", CLAUSE_PAUSE_MS),
+        ("你\n好", CLAUSE_PAUSE_MS),
+        ("word " * 12 + "abcd\nijkl", 0),  # a line that is filled goes on
+        ("word " * 12 + "abcd\n\nijkl", SENTENCE_PAUSE_MS),
+        ("word " * 12 + "abcd\n- ijkl", CLAUSE_PAUSE_MS),
+        ("word " * 12 + "\nabcd\nijkl", CLAUSE_PAUSE_MS),
+    ],
+)
+def test_a_line_break_is_a_pause_where_no_mark_is_one(text: str, pause_ms: float) -> None:
+    for pieces in ([text], [*text]):
+        *_, one, two = [word for word in told(WordTimeline(aligned=False), *pieces) if word.word != "-"]
+        assert two.start_ms - one.end_ms == pytest.approx(pause_ms, abs=1)
 
 
 def test_speed_shortens_the_estimates() -> None:

@@ -1,4 +1,7 @@
-"""A realtime session's client over WebRTC: messages on the data channel `oai-events`, a track for each side's voice."""
+"""How a realtime session reaches its client: by a WebSocket, or by WebRTC with a track for each side's voice.
+
+Both lines have `receive`, `room`, `send`, `cut` and `close`, as `WebSocketLine` says.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,73 @@ from collections.abc import Callable, Mapping
 import av
 from aiortc import MediaStreamTrack, RTCDataChannel
 from aiortc.mediastreams import MediaStreamError
+from starlette.types import Send
+from starlette.websockets import WebSocket
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer
 from agent_tts.serve.access.guard import Client
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
+from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.rtc_peer import MAX_BUFFERED, MAX_STRAY_CHANNELS, RTCP_SILENCE_S, SpeechConnection
 from agent_tts.serve.transports.sdp import Offer
+from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
+from agent_tts.serve.transports.websocket import next_message
+from agent_tts.serve.transports.writer import Writer
 
 CHANNEL = "oai-events"
 MAX_MESSAGES = 256  # that wait to be read; a client that sends more is hung up on
 MAX_VOICE_S = 5.0  # of the user that waits to be heard; older is dropped
 
 
+MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
+# Messages of one session; faster ones wait in the client. Audio comes in 10 to 100 a second. Each may have the models
+# work and be answered by several.
+MESSAGES_PER_S, MESSAGES_BURST = 250, 1_000
+
+
+class WebSocketLine:
+    """A client on a WebSocket that was accepted."""
+
+    def __init__(self, node: Node, websocket: WebSocket, send: Send) -> None:
+        self._websocket = websocket
+        self._write_s = node.settings.timeouts.write_s
+        self._writer = Writer(websocket.scope, send, node.settings.timeouts)
+        self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
+        self._clock = asyncio.get_running_loop().time
+        self._allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, self._clock())
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the client has left."""
+        return await next_message(self._websocket, self._allowed, self._clock)
+
+    async def room(self) -> None:
+        """Wait until a message can be sent. Raises OSError: the client has left; `SlowConsumer`: it reads nothing."""
+        await self._writer.room()
+
+    def send(self, texts: list[str], size: int) -> None:
+        """Send messages of so many characters; to be called after `room`."""
+        self._connection.write(texts)
+        self._writer.wrote(size, 0.0)
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self._writer.cut()
+
+    async def close(self, code: int) -> None:
+        """End the connection in order, with a WebSocket's close code."""
+        with contextlib.suppress(Exception):  # the client may be gone
+            async with asyncio.timeout(self._write_s):
+                await self._websocket.close(code)
+
+
 class RtcLine:
     """A client that has sent an offer. Its `SpeechConnection` holds it, so its owner clears it in the end."""
 
     def __init__(self, node: Node, client: Client) -> None:
+        # Called when sound may have been played to its end.
         self.on_played: Callable[[], None] = lambda: None
         self._timeouts = node.settings.timeouts
         self._longest = node.settings.limits.message_bytes
@@ -85,16 +138,15 @@ class RtcLine:
     def send(self, texts: list[str], size: int) -> None:
         assert self._channel is not None, "there is room"
         for text in texts:
-            if self._channel.readyState == "open" and len(text.encode()) <= self._most:
-                self._channel.send(text)
-            else:
+            if len(text.encode()) > self._most:
                 self._lose("a message is too long for the client")
+            elif self._channel.readyState == "open":
+                self._channel.send(text)
 
     def cut(self) -> None:
         self._lose("cut")
 
     async def close(self, code: int) -> None:
-        """The code is a WebSocket's."""
         self._lose("closed")
         if self._listener is not None:
             self._listener.cancel()
@@ -143,6 +195,7 @@ class RtcLine:
     # ------------------------------------------------------------ sound
 
     async def voice(self) -> bytes | None:
+        """More of the user's voice, 24 kHz pcm_s16le; None when the client has left."""
         while not self._voice and self._lost is None:
             self._has_voice.clear()
             await self._has_voice.wait()
@@ -161,16 +214,19 @@ class RtcLine:
                 self._has_voice.set()
 
     def play(self, response_id: str, pcm: bytes) -> None:
+        """Play more of a response, 24 kHz pcm_s16le."""
         if response_id not in self._numbers:
             self._numbers[response_id] = next(self._counter)
         self._peer.track.write(self._numbers[response_id], pcm)
 
     def end(self, response_id: str) -> None:
+        """All of a response was given to `play`, if any. Idempotent."""
         if response_id in self._numbers:
             self._ended.add(response_id)
             self._peer.track.end(self._numbers[response_id])
 
     def hush(self) -> Mapping[str, int]:
+        """Drop what was not played; returns how much was of each response that was playing or waiting, ms."""
         track, numbers, self._numbers = self._peer.track, self._numbers, {}
         self._ended.clear()
         played = {response_id: track.played_ms(number) or 0 for response_id, number in numbers.items()}
@@ -179,6 +235,7 @@ class RtcLine:
         return played
 
     def played(self) -> list[str]:
+        """Responses that were played to their end since the last call."""
         over = [each for each in self._ended if not self._peer.track.is_playing(self._numbers[each])]
         for response_id in over:
             self._ended.remove(response_id)

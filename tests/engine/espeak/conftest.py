@@ -1,0 +1,33 @@
+"""espeak-ng for the tests of this folder that do not harm it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.espeak.engine import EspeakEngine
+from agent_tts.engine.espeak.workers import EspeakWorkers
+from tests.engine.driver import routed
+
+
+@pytest.fixture(scope="package")
+def espeak() -> Iterator[EspeakWorkers]:
+    espeak = EspeakWorkers()
+    yield espeak
+    espeak.close()
+
+
+@pytest.fixture(scope="package")
+def speaking() -> Iterator[EspeakEngine]:
+    engine = routed(EspeakEngine(Settings(), 64))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def engine(speaking: EspeakEngine, monkeypatch: pytest.MonkeyPatch) -> EspeakEngine:
+    """A busy machine does not decide in which step a clause is done."""
+    monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
+    return speaking
