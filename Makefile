@@ -44,18 +44,21 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-# What fails beside other tests runs once more alone, and must pass there. Tests with limits in real time need a core,
-# and run after the others. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for both.
+# What fails runs again alone, twice at most, and must pass there. Tests with limits in real time need a core, and run
+# after the others. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for both.
 # The last lines name the tests that have failed in the end: some logs keep no others.
 FAILED := .pytest_cache/v/cache/lastfailed
 all-tests: $(VENV)/dev
 	@rm -f $(FAILED); \
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not alone and $(USUAL)" $(ARGS); beside=$$?; \
-	if [ $$beside = 1 ]; then \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS) && beside=0; \
-	fi; \
+	run() { \
+		$(BIN)/python -m pytest "$$@" $(ARGS); status=$$?; \
+		for again in 1 2; do \
+			[ $$status != 1 ] || { $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS) && status=0; }; \
+		done; \
+	}; \
+	run -n $(WORKERS) -m "not alone and $(USUAL)"; beside=$$status; \
 	case $$beside in 0 | 1 | 5) ;; *) exit $$beside ;; esac; \
-	$(BIN)/python -m pytest -m "alone and $(USUAL)" $(ARGS); alone=$$?; \
+	run -m "alone and $(USUAL)"; alone=$$status; \
 	case $$beside$$alone in 00 | 05 | 50) ;; *) sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1 ;; esac
 
 quick-tests: $(VENV)/dev
