@@ -81,7 +81,7 @@ def test_rtc_reports_the_lateness_of_packets(node: str, tmp_path: Path) -> None:
     found, _ = measured(tmp_path, "rtc", "--url", node, "--peers", "2", "--seconds", "1")
     (figures,) = found["runs"]
     assert (figures["peers"], figures["silent"], figures["lost"], figures["errors"]) == (2, 0, 0, {})
-    assert 60 < figures["packets"] < 115  # the last ones may come after the end
+    assert 60 < figures["packets"] < 140  # the last ones may come after the end
     assert figures["lateness_ms"]["p50"] <= figures["lateness_ms"]["p99"]
     assert figures["cpu_percent"].keys() == {"clients"}
 
