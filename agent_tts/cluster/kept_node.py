@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class Record:
         return _started(self.pid) == self.started
 
 
-@dataclass
+@dataclass(eq=False)
 class KeptNode:
     """One node. `start`, then `look` as often as you like, then `drain` if it shall end; `release` at last."""
 
@@ -71,19 +70,19 @@ class KeptNode:
     settings: Settings  # of the node; its port, name and ledger are chosen here
     host: str  # the address at which other machines reach it
     gpus: str  # as in CUDA_VISIBLE_DEVICES; "" for none
-    # The number of its place and the lock of it, from `start` on; and what is known of its process.
-    place: int = -1
-    lock: int | None = None
-    record: Record | None = None
-    figures: Figures = field(default_factory=Figures)
-    http: httpx.AsyncClient = field(
-        default_factory=partial(httpx.AsyncClient, timeout=ANSWER_S, trust_env=False, verify=False)
-    )
+    record: Record | None = field(default=None, init=False)  # what is known of its process, from `start` on
+
+    def __post_init__(self) -> None:
+        # The number of its place and the lock of it, from `start` on.
+        self._place = -1
+        self._lock: int | None = None
+        self._figures = Figures()
+        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=False)
 
     @property
     def counts_path(self) -> Path:
         """Where it asks for the counts of its keys."""
-        return self.folder / f"{self.place}.sock"
+        return self.folder / f"{self._place}.sock"
 
     @property
     def url(self) -> str:
@@ -126,9 +125,9 @@ class KeptNode:
         headers = {} if self.record.key is None else {"X-API-Key": self.record.key}
         try:
             ready, page = await asyncio.gather(
-                self.http.get(f"{self.url}/ready"), self.http.get(f"{self.url}/metrics", headers=headers)
+                self._http.get(f"{self.url}/ready"), self._http.get(f"{self.url}/metrics", headers=headers)
             )
-            return str(ready.json()["status"]), self.figures.read(page.raise_for_status().text)
+            return str(ready.json()["status"]), self._figures.read(page.raise_for_status().text)
         except (httpx.HTTPError, ValueError, KeyError):
             return "lost", Load(0, 0)
 
@@ -147,15 +146,15 @@ class KeptNode:
 
     async def release(self) -> None:
         """Look after it no more: another may. Idempotent."""
-        await self.http.aclose()
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        await self._http.aclose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     # ------------------------------------------------------------ inside
 
     def _path(self, kind: str) -> Path:
-        return self.folder / f"{self.place}.{kind}"
+        return self.folder / f"{self._place}.{kind}"
 
     def _write(self, kind: str, values: dict[str, Any]) -> Path:
         write_private(path := self._path(kind), json.dumps(values))
@@ -182,7 +181,7 @@ class KeptNode:
                 continue
             found = _living(self.folder / f"{place}.json")
             if fits(found):
-                self.place, self.lock, self.record = place, lock, found
+                self._place, self._lock, self.record = place, lock, found
                 return True
             os.close(lock)
         return False
@@ -197,7 +196,7 @@ class KeptNode:
     def _launch(self) -> Record:
         values = with_secrets(self.settings)
         key = secrets.token_urlsafe(32) if self.settings.auth.locked else None
-        port = _free_port(self.host, FIRST_PORT + self.place)
+        port = _free_port(self.host, FIRST_PORT + self._place)
         name = f"{re.sub('[^a-z0-9]', '-', self.host.lower())}-{port}"
         values |= {"host": self.host, "port": port}
         values["fleet"] |= {"node": name}

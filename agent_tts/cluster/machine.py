@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class Unattended:
         return ending
 
 
-@dataclass
+@dataclass(eq=False)
 class Machine:
     """Runs until it is told to end."""
 
@@ -96,7 +96,9 @@ class Machine:
     door: Door
     options: dict[str, Any] | None  # of the application (`app.build`), where this machine is the head
     targets: Path | None = None  # where all nodes are written for Prometheus, as its `file_sd_configs` want them
-    known: Known = field(default_factory=Known)
+
+    def __post_init__(self) -> None:
+        self._known = Known()
 
     async def run(self, started: Callable[[], None]) -> None:
         """Take part until SIGTERM or SIGINT: then the nodes of this machine finish their calls, and all of it ends.
@@ -193,7 +195,7 @@ class Machine:
         return False
 
     async def _tell_door(self, addresses: list[NodeAddress]) -> None:
-        nodes = self.known.hear(addresses, time.monotonic())
+        nodes = self._known.hear(addresses, time.monotonic())
         await self.door.update(nodes)
         text = json.dumps([asdict(node) for node in nodes])
         if nodes:

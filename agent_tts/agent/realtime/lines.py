@@ -30,11 +30,8 @@ from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import next_message
 from agent_tts.serve.transports.writer import Writer
 
-CHANNEL = "oai-events"
 MAX_MESSAGES = 256  # that wait to be read; a client that sends more is hung up on
 MAX_VOICE_S = 5.0  # of the user that waits to be heard; older is dropped
-
-
 MAX_AUDIO_MESSAGE = 1 << 20  # bytes: 16 s of audio
 # Messages of one session; faster ones wait in the client. Audio comes in 10 to 100 a second. Each may have the models
 # work and be answered by several.

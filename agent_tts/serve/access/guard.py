@@ -7,7 +7,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -37,16 +36,26 @@ class Client:
     carried: bytes | None = None  # by the client secret that was given in its place
 
 
-class Permit(ExitStack):
-    """A place in the node's counts, until it is closed, which may be done again; in a `with` block, its owner."""
+class Permit:
+    """A place in the node's counts, until it is closed; in a `with` block, its owner."""
+
+    __slots__ = ("_close", "owner")
 
     def __init__(self, owner: int, close: Callable[[], None]) -> None:
-        super().__init__()
         self.owner = owner
-        self.callback(close)
+        self._close: Callable[[], None] | None = close  # None when that was done
 
-    def __enter__(self) -> int:  # type: ignore[override]
+    def close(self) -> None:
+        """Give the place back. Idempotent."""
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def __enter__(self) -> int:
         return self.owner
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Guard(Budget):

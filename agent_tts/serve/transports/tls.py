@@ -8,7 +8,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryFile
 from typing import NoReturn, cast
@@ -26,7 +26,7 @@ RECORD_HANDSHAKE = 22  # the type of a ClientHello
 MAX_RECORD = 1 << 14
 
 
-@dataclass
+@dataclass(eq=False)
 class Handshakes:
     """The TLS handshakes in progress, each with a deadline.
 
@@ -41,8 +41,10 @@ class Handshakes:
     make_protocol: Callable[[], asyncio.Protocol]  # that of a connection once its handshake is done
     entered: Callable[[asyncio.Transport], None]  # called with each TCP connection
     left: Callable[[asyncio.Transport], None]  # called with it when its handshake is done or has failed
-    connections: dict[asyncio.Transport, None] = field(default_factory=dict)  # the oldest first
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._connections: dict[asyncio.Transport, None] = {}  # the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def protocol(self) -> asyncio.Protocol:
         """That of a new TCP connection."""
@@ -50,21 +52,21 @@ class Handshakes:
 
     async def abort(self) -> None:
         """End all of them."""
-        for connection in self.connections:
+        for connection in self._connections:
             connection.abort()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, handshake: _Handshake) -> None:
         """A client has connected."""
-        if len(self.connections) >= MAX_HANDSHAKES:
-            oldest = next(iter(self.connections))
-            del self.connections[oldest]
+        if len(self._connections) >= MAX_HANDSHAKES:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
             oldest.abort()
-        self.connections[handshake.transport] = None
+        self._connections[handshake.transport] = None
         self.entered(handshake.transport)
         task = asyncio.create_task(self._run(handshake), name="TLS handshake")
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, handshake: _Handshake) -> None:
         plain = handshake.transport
@@ -79,7 +81,7 @@ class Handshakes:
             plain.abort()
             return
         finally:
-            self.connections.pop(plain, None)
+            self._connections.pop(plain, None)
             self.left(plain)
         if transport.is_closing():
             return
