@@ -211,7 +211,7 @@ class _Origins(CORSMiddleware):
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         headers = ["Authorization", "Content-Type", "X-API-Key"]
-        super().__init__(app, allow_methods=["GET", "POST", "PATCH", "DELETE"], allow_headers=headers)
+        super().__init__(app, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"], allow_headers=headers)
         self._node = node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

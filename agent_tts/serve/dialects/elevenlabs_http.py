@@ -103,7 +103,7 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
 @routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
 async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
-    """Speak a text: its audio and times in one object, with `stream` an object a line; both are sent while it is made."""
+    """Speak a text: its audio and times in one object, with `stream` an object a line; sent while it is made."""
     wanted, node = await read_request(request, ElevenLabsRequest), node_of(request)
     options = await _options(voice_id, node, wanted)
     in_one = not request.url.path.endswith("/stream/with-timestamps")
