@@ -90,7 +90,7 @@ def table(*, dative: bool = False) -> Table:
                 lambda match, before: _date(int(match[1]), _month(match[2]), match[3], before),
             ),
             rule(
-                r"(\d{1,2})\.(\d{1,2})\.(\d{4}|\d\d)?",
+                r"(\d{1,2})\.\ ?(\d{1,2})\.(?:\ ?(\d{4}|\d\d))?",
                 lambda match, before: (
                     _date(int(match[1]), int(match[2]), match[3], before)
                     if 0 < int(match[1]) <= 31

@@ -29,7 +29,9 @@ def day_first(language: str, months: Sequence[str], first: str, of: str) -> SayD
 
 
 def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[SpokenRule, ...]:
-    """31/12/2024, with one of the separators, 2024-12-31, 31/12/24, and 31/12 after one of the words `opens`."""
+    """31/12/2024, with one of the separators, 12/31/2024 where that is certain, 2024-12-31, 31/12/24, and 31/12 after
+    one of the words `opens`.
+    """
 
     def said(match: re.Match[str], before: str) -> str | None:
         year = match.groupdict().get("year")
@@ -41,7 +43,8 @@ def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[Spoke
     separator = f"(?P<separator>[{re.escape(separators)}])"
     return (
         rule(rf"{_DAY}{separator}{_MONTH}(?P=separator){_YEAR}", said),
-        rule(rf"{_YEAR}-{_MONTH}-{_DAY}", said),
+        rule(rf"{_MONTH}{separator}(?P<day>1[3-9]|2\d|3[01])(?P=separator){_YEAR}", said),
+        rule(rf"{_YEAR}(?P<separator>[-/.]){_MONTH}(?P=separator){_DAY}", said),
         rule(rf"{_DAY}/{_MONTH}(?:/(?P<year>\d\d))?", said),
     )
 

@@ -25,14 +25,16 @@ SIGNS = "[-−+]"  # before a number
 
 _FRACTIONS = str.maketrans({"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"})
 
-OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-"}
+OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-", ">=": "≥", "<=": "≤"}
+OPERATOR = r"\ ?(?:[<>]=|[=+×÷<>≤≥*/−–-])\ ?"  # between two numbers
 
 # Digits in groups, which may be those of a telephone, a card, an account; a group may have parentheses.
 GROUPS = r"(?:\(\d{1,5}\)[\ -]?|\d{1,12}[\ -])(?:\(?\d{1,12}\)?[\ -]){0,6}\d{1,12}"
 IBAN = r"([A-Z]{2})(\d\d)((?:\ ?[A-Z\d]{4}){2,7})(?:\ ?([A-Z\d]{1,4}))?"
 _CAPITALS_AND_DIGITS = re.compile(r"[A-Z\d]{1,4}")
 # Words after a number that may belong to the next word: "5 m ago", "1 h 30 min", "5 - 3 = 2".
-_AFTER_NUMBER = frozenset(("h", "m", "min", "-", "−", "–", "+", "×", "÷", "*", "/", "="))
+_AFTER_NUMBER = frozenset(("h", "m", "min", *"-−–+×÷*/=<>≤≥"))
+LIMIT = "[<>]=?|[≤≥≈~]"  # before a number that is not met or passed: ">90%"
 
 
 # A number that only English writes so, whatever the language.
@@ -196,6 +198,7 @@ class Table:
         between = f"[{re.escape(self.groups)}]"
         groups = rf"(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})*{between}(?=\d{{3}}\ ))?"
         return (
+            rule(r"\d{1,4}(?:\ ([-–/])\ \d{1,4})(?:\ \1\ \d{1,4})+", self._spaced),
             rule(r"\+\d{1,3}(?:[\ ./-]?\(?\d{1,8}\)?){1,5}", self._international),
             rule(self.phones, self._telephone),
             rule(r"(\d{1,2}:\d\d):([0-5]\d)(\ ?(?:[AaPp]\.?[Mm]\.?|Uhr|h))?", self._clock_seconds),
@@ -206,7 +209,8 @@ class Table:
             *self.rules,
             rule(GROUPS, lambda match, before: self._telephone(match, before) if self._grouped(match[0]) else None),
             rule(IBAN, self._iban),
-            rule(rf"(?=.*[=+×÷]){self.number}(?:\ ?[=+×÷*/−–-]\ ?{self.number})+", self._equation),
+            rule(rf"(?=.*[=+×÷<>≤≥]){self.number}(?:{OPERATOR}{self.number})+", self._equation),
+            rule(rf"({LIMIT})\ ?((?:{SIGNS}|{signs})*\ ?\d.*)", self._limit),
             rule(
                 rf"(?:(\d{{1,3}})\ ?h\ ?)?(?:(\d{{1,3}})\ ?m(?:in)?\ ?)?(?:(\d{{1,3}})\ ?s)?(\ ?{self.ago})?",
                 self._duration,
@@ -278,11 +282,29 @@ class Table:
         said = (" ".join(self.digits(char) or char for char in group) for group in written if group)
         return f"{' '.join(country)} {', '.join(said)}"
 
+    def _spaced(self, match: re.Match[str], before: str) -> str:
+        """A date, a telephone number or a card with spaces around its signs; otherwise numbers without a range."""
+        parts, sign = re.findall(r"\d+", match[0]), match[1].replace("–", "-")
+        return self.say(sign.join(parts), before) or f" {sign} ".join(map(self.say_number, parts))
+
     def _equation(self, match: re.Match[str], _: str) -> str | None:
         """5-3=2 and 2+2; 5-3 alone is a range, and 5/3 a fraction."""
-        signs, parts = column(self.code, "sign"), re.findall(rf"({self.number})|([^\d\s])", match[0])
-        said = [self.say_number(number) if number else signs.get(OPERATORS.get(sign, sign)) for number, sign in parts]
-        return None if None in said else " ".join(filter(None, said))
+        signs = {**column(self.code, "formula"), **column(self.code, "sign")}
+        said, before = list[str](), ""
+        for number, sign in re.findall(rf"({self.number})|([^\d\s]+)", match[0]):
+            word = self.after(before).say_number(number) if number else signs.get(OPERATORS.get(sign, sign))
+            if word is None:
+                return None
+            said.append(word)
+            before = word.rpartition(" ")[2]
+        return " ".join(filter(None, said))
+
+    def _limit(self, match: re.Match[str], _: str) -> str | None:
+        """>90%, < 5 GB."""
+        before, template = "", column(self.code, "limit")[match[1]]
+        *_, before = template.split()[:-1]
+        said = self.after(before).say(match[2], before)
+        return None if said is None else template.format(said)
 
     def _duration(self, match: re.Match[str], _: str) -> str | None:
         """1h 30m, 2h, 5m ago; 30m alone is a length."""
@@ -412,7 +434,7 @@ class Table:
         """A word whose meaning may depend on the next one."""
         signs = any_of(self.currencies)
         return re.compile(
-            rf"[-−+(#~]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
+            rf"(?:{LIMIT})?[-−+(#]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})|{LIMIT}"
             rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
         )
 

@@ -74,7 +74,8 @@ def runs() -> Runs:
         rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", lambda match, _: _SAID.dialled(match.groups())),
         _SAID.national(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{END}"),
         full_date(
-            r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", lambda year, *day: f"{_SAID.digits(year)}年{_month_and_day(*day)}"
+            r"(\d{4})\ ?([-/.])\ ?(\d{1,2})\ ?\2\ ?(\d{1,2})",
+            lambda year, *day: f"{_SAID.digits(year)}年{_month_and_day(*day)}",
         ),
         rule(r"(1[1-9]\d\d|20\d\d)(?:(?:年)?\ ?[-–~]\ ?(1[1-9]\d\d|20\d\d))?(?=\ ?年)", _years),
         rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: _SAID.digits(match[0])),
@@ -103,7 +104,7 @@ def runs() -> Runs:
         _SAID.version(),
         _SAID.plain(after=""),
     )
-    return Runs(rules, frozenset("".join((_COUNTED, _SAID.scales, "年月日号后摄氏度室房"))) - {"|"})
+    return Runs(_SAID.code, rules, frozenset("".join((_COUNTED, _SAID.scales, "年月日号后摄氏度室房"))) - {"|"})
 
 
 def _month_and_day(month: int, day: int) -> str:
