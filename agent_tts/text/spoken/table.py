@@ -301,8 +301,8 @@ class Table:
 
     def _limit(self, match: re.Match[str], _: str) -> str | None:
         """>90%, < 5 GB."""
-        before, template = "", column(self.code, "limit")[match[1]]
-        *_, before = template.split()[:-1]
+        template = column(self.code, "limit")[match[1]]
+        before = template.split()[-2]
         said = self.after(before).say(match[2], before)
         return None if said is None else template.format(said)
 
