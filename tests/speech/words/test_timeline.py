@@ -580,9 +580,8 @@ def test_no_call_takes_longer_in_a_script_without_spaces_or_when_nothing_is_spok
     for (name, text), aligned in product(texts.items(), (False, True)):
         for size in (1, 256):
             timeline = WordTimeline(aligned=aligned)
-            calls: list[Callable[[], object]] = [
-                partial(timeline.append, text[at : at + size]) for at in range(0, 6_000, size)
-            ][-80:]
+            calls: list[Callable[[], object]] = []
+            calls += [partial(timeline.append, text[at : at + size]) for at in range(0, 6_000, size)][-80:]
             for at in range(0, 6_000 - size * len(calls), 256):
                 timeline.append(text[at : min(at + 256, 6_000 - size * len(calls))])
             calls += [timeline.complete, partial(timeline.align, [Word("", 0, 9_000, 5_999, 6_000)] * aligned)]
