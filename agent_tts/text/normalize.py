@@ -190,7 +190,7 @@ class _InWords:
                 start, core = start - 1, f"({core}"
             after = text[start + len(core) :] + " ".join(("", *texts[count : count + 1]))
             dotted = f"{core}." if after.startswith(".") else core
-            goes_on = _ABBREVIATED.match(after) is not None
+            goes_on = _ABBREVIATED.match(after) is not None or self._table.ends_with_a_short_day(core)
             for written in (dotted, core) if goes_on else (core, dotted):
                 if (said := self._said(written)) is not None:
                     pointed = goes_on and (written == dotted or self._table.abbreviated(core))

@@ -48,6 +48,7 @@ _SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillio
 _WORDS = {
     "Dr.": "Doctor", "Mr.": "Mister", "Mrs.": "Missus", "Prof.": "Professor", "vs.": "versus", "e.g.": "for example",
     "i.e.": "that is", "approx.": "approximately", "@": "at",
+    "appt.": "appointment", "ext.": "extension", "w/": "with", "w/o": "without",
 }
 # fmt: on
 
@@ -80,7 +81,8 @@ def table(*, day_first: bool = False) -> Table:
             rule(r"(\d{4})[-–](\d{4})", _years),
             rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in _PAIRED else None),
             rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
-            rule(r"([1-9]\d{0,3})(-[a-z]{2,}(?:-[a-z]+)*)", lambda match, _: _number(match[1]) + match[2]),
+            rule(r"(?:(1)-)?(8\d\d)-([A-Z][A-Z-]{3,})", _vanity),
+            rule(r"([Mm]id|[Ee]arly|[Ll]ate)-([2-9]0)s", lambda match, _: f"{match[1]} {_number(match[2])[:-1]}ies"),
             rule(r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in _DECADES else None),
             rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
@@ -116,6 +118,12 @@ def _number(written: str) -> str:
 def _version(match: re.Match[str], _: str) -> str:
     said = " point ".join(map(_number, (match[2] or match[4]).split(".")))
     return f"version {said}" if match[1] or match[3] else said
+
+
+def _vanity(match: re.Match[str], _: str) -> str:
+    """1-800-FLOWERS."""
+    said = [*filter(None, (match[1] and "one", _pairs(int(match[2]))))]
+    return f"{' '.join(said)} {match[3].replace('-', ' ')}"
 
 
 def _date(match: re.Match[str], _: str) -> str:

@@ -37,13 +37,15 @@ def runs() -> Runs:
         _SAID.amounts(),
         _SAID.scaled_range(),
         _SAID.amount(),
+        _SAID.rating(),
         _SAID.fraction(),
         _SAID.range(),
         _SAID.measure(),
+        _SAID.more(),
         _SAID.version(),
         _SAID.plain(),
     )
-    counters = f"{_SAID.counters}|時間|[分秒月日時]"
+    counters = f"{_SAID.counters}|時間|[分秒月日時泊]"
     return Runs(_SAID.code, rules, frozenset(f"{_SAID.scales}{counters}") - set("|[]"), counters=counters)
 
 

@@ -26,8 +26,8 @@ from agent_tts.text.spoken.vocabulary import Between, between, column
 
 MAX_RUN = 80  # characters that are looked at together
 
-SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩₹¢²³=×÷*()<>≤≥≈")
-STARTS = frozenset("0123456789-−+$€£¥₩₹(<>≤≥≈")  # of a run
+SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩₹¢²³=×÷*()<>≤≥≈±")
+STARTS = frozenset("0123456789-−+$€£¥₩₹(<>≤≥≈±")  # of a run
 
 # Full-width forms are read as their narrow ones.
 _NARROW = {0xFF01 + place: 0x21 + place for place in range(94)} | {ord("￥"): "¥", ord("￦"): "₩", ord("〜"): "~"}
@@ -216,11 +216,21 @@ class Numerals:
         """$3.5, also with a scale behind it."""
 
         def say(match: re.Match[str], _: str) -> str:
-            minus, sign, number, scale = match.groups()
+            minus, sign, number, scale, per = match.groups()
             number = number.rstrip("0").rstrip(".") if "." in number else number
-            return f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            said = f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            return names[per].format(said) if per else said
 
-        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}", say)
+        names = column(self.code, "per")
+        per = rf"(?:/({any_of(names)}))?"
+        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}{per}", say)
+
+    def rating(self) -> SpokenRule:
+        """4.5/5."""
+        template = column(self.code, "rating")["/"]
+        return rule(
+            r"(\d+\.\d+)/(5|10|100)(?![\d/])", lambda match, _: template.format(*map(self.number, match.groups()))
+        )
 
     def scaled_range(self) -> SpokenRule:
         """From one number with a scale to another."""
@@ -245,7 +255,8 @@ class Numerals:
             first, last, unit = match.groups()
             if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
                 return None
-            join = self.between.to if int(first) < int(last) else self.between.score
+            rises = int(first) < int(last) or len(first) != len(last)
+            join = self.between.to if rises else self.between.score
             return f"{self.number(first)}{join}{self.number(last)}{self.gap + names[unit] if unit else ''}"
 
         names = {**self.units, **self.money}
@@ -259,6 +270,11 @@ class Numerals:
             rf"({SIGNED})\ ?({any_of(names)})(?![A-Za-z\d])",
             lambda match, _: f"{self.counted(match[1])}{self.gap}{names[match[2]]}",
         )
+
+    def more(self) -> SpokenRule:
+        """50+."""
+        at_least = column(self.code, "limit")["≥"]
+        return rule(rf"({NUMBER})\+(?!\ ?\d)", lambda match, _: at_least.format(self.number(match[1])))
 
     def version(self) -> SpokenRule:
         """1.2.3."""

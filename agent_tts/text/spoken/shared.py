@@ -49,6 +49,16 @@ def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[Spoke
     )
 
 
+def short_months(months: Sequence[str], say: SayDate) -> SpokenRule:
+    """3 dic. 2024, 3 de dic., 3 дек.: a month by its first three letters or more, and a point."""
+
+    def said(match: re.Match[str], before: str) -> str | None:
+        found = [number for number, month in enumerate(months, 1) if month.startswith(match[2].lower())]
+        return say(int(match[1]), found[0], int(match[3]) if match[3] else None, before) if found else None
+
+    return rule(r"(0?[1-9]|[12]\d|3[01])\ (?:de\ )?([^\W\d_]{3,5})\.(?:\ (?:de\ )?(\d{4}))?", said)
+
+
 @dataclass(frozen=True)
 class Romance(Table):
     """Spanish, Italian, Portuguese: a decimal comma, and numbers that agree with the word after them."""

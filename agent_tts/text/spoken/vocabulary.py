@@ -46,6 +46,8 @@ class Between(NamedTuple):
     number: str = ""  # for No. 5
     cents: str = ""  # between an amount and its hundredths
     over: str = ""  # between the parts of a fraction, the denominator first
+    of: str = ""  # between a rating and the best one
+    times: str = ""  # a noun, for 3x
 
 
 @cache
@@ -54,7 +56,7 @@ def column(language: str, kind: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for row in _ROWS:
         if row["kind"] == kind and (cell := row.get(language)):
-            spellings = row["written"].split() if kind in ("unit", "money", "limit") else [row["written"]]
+            spellings = row["written"].split() if kind in ("unit", "money", "limit", "per") else [row["written"]]
             found |= dict.fromkeys(spellings, cell.replace("_", " "))
     return MappingProxyType(found)
 

@@ -96,11 +96,13 @@ def runs() -> Runs:
             rf"([-−+])({NUMBER})\ ?(℃|°C|摄氏度|度)",
             lambda m, _: f"零{'上' if m[1] == '+' else '下'}{_SAID.counted(m[2])}{_SAID.units.get(m[3], m[3])}",
         ),
+        _SAID.rating(),
         _SAID.fraction(),
         _SAID.range(),
         rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_SAID.number(match[1])}比{_SAID.number(match[2])}"),
         _SAID.measure(),
         rule(rf"({SIGNED})(?=\ ?(?:{any_of(_COUNTED.split('|'))}))", _counted),
+        _SAID.more(),
         _SAID.version(),
         _SAID.plain(after=""),
     )
