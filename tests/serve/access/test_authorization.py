@@ -157,7 +157,7 @@ async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
             assert "`agent-tts agent`" in refused.json()["error"]["message"]
         with pytest.raises(InvalidStatus) as handshake:
             await connect(f"{running.url.replace('http', 'ws', 1)}/v1/realtime?model=x")
-        assert b"`agent-tts agent`" in present(handshake.value.response.body)
+        assert b"`agent-tts agent`" in bytes(present(handshake.value.response.body))
 
 
 async def test_a_page_may_do_by_cors_what_the_routes_are_for() -> None:
