@@ -28,7 +28,7 @@ from agent_tts.cli.bench_measurements import limits, missing_package, progress, 
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.errors import SpeechError
 
-LOADED_S, POLL_S = 120.0, 0.2  # for a recogniser to be there
+LOOKS, LOOK_S = 600, 0.2  # whether a recogniser is there
 SPARE_CALLS = 4  # of a node that is started: a call that has ended is one for a moment longer
 
 Dial = Callable[[], AbstractAsyncContextManager[AgentLine]]
@@ -88,25 +88,19 @@ async def opened(options: AgentOptions, script: AgentScript) -> AsyncIterator[tu
             room = {"agent__calls": callers + SPARE_CALLS, **limits(callers)}
             settings = {"agent__llm__base_url": llm, "agent__stt__model": whisper_source(options.whisper), **room}
             url = (await stack.enter_async_context(own_node("agent", **settings | options.node.settings))).url
-        url = http_url(url)
-        yield partial(node_line, url, key), {"url": url, "agent": await _ready(url, key)}
+            await _hearing(url)
+        yield partial(node_line, http_url(url), key), {"url": url}
 
 
-async def _ready(url: str, key: str | None) -> dict[str, Any]:
-    """What the agent tells of itself once it hears. Raises ConnectionLost: it does not, or there is none."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        async with asyncio.timeout(LOADED_S), httpx.AsyncClient(base_url=url, headers=headers) as client:
-            while True:
-                answer = await client.get("/api/agent")
-                found: dict[str, Any] = answer.raise_for_status().json()
-                if found["stt"]["kind"] != "none":
-                    return found
-                await asyncio.sleep(POLL_S)
-    except httpx.HTTPError as error:
-        raise ConnectionLost(f"no agent at {url}: {error}") from None
-    except TimeoutError:
-        raise ConnectionLost(f"the agent at {url} hears nothing: {found['stt']['message']}") from None
+async def _hearing(url: str) -> None:
+    """Wait until a node's agent recognises speech. Raises SpeechError: it does not."""
+    async with httpx.AsyncClient(base_url=url) as client:
+        for _ in range(LOOKS):
+            found = (await client.get("/api/agent")).json()["stt"]
+            if found["kind"] != "none":
+                return
+            await asyncio.sleep(LOOK_S)
+    raise SpeechError(f"the agent hears nothing: {found['message']}")
 
 
 async def calls(
@@ -118,26 +112,21 @@ async def calls(
 
     async def caller() -> None:
         for number, one in waiting:
-            found[number] = await _call(dial, one)
+            scenario, _ = one
+            try:
+                async with dial() as line:
+                    found[number] = await call(line, one)
+                    found[number][-1].wrong += line.failures
+            except (SpeechError, TimeoutError) as error:
+                why = str(error) or "the line is stuck"
+                print(f"{scenario.name}: {why}", file=sys.stderr)
+                found[number] = [
+                    CallStep(scenario.name, at, step, wrong=[why]) for at, step in enumerate(scenario.turns, 1)
+                ]
             advance()
 
     await together(caller() for _ in range(callers))
     return [one for _, done in sorted(found.items()) for one in done]
-
-
-async def _call(dial: Dial, wanted: Voiced) -> list[CallStep]:
-    try:
-        async with dial() as line:
-            done = await call(line, wanted)
-            done[-1].wrong += line.failures
-            return done
-    except SpeechError as error:
-        why = error.message
-    except TimeoutError:
-        why = "the line is stuck"
-    name, turns = wanted[0].name, wanted[0].turns
-    print(f"{name}: {why}", file=sys.stderr)
-    return [CallStep(name, number, step, wrong=[why]) for number, step in enumerate(turns, 1)]
 
 
 def title(name: str) -> str:

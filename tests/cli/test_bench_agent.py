@@ -29,7 +29,7 @@ STT = {"kind": "whisper", "model": TINY_EN, "device": "cpu"}
 pytestmark = [pytest.mark.real_time, pytest.mark.node]
 
 TEN = (
-    *("a question", "two questions", "an answer of one word", "a loud caller", "a noisy street"),
+    *("a question", "a quiet caller", "an answer of one word", "a loud caller", "a noisy street"),
     *("a listener", "a burst of noise", "stop", "another question", "words as the answer begins"),
 )
 
@@ -56,14 +56,14 @@ def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     (found,) = json.loads(json_path.read_text())["runs"]
     expected = [one["expected"] for one in found["steps"]]
-    assert {kind: expected.count(kind) for kind in expected} == {"answer": 12, "interruption": 3, "nothing": 4}
+    assert {kind: expected.count(kind) for kind in expected} == {"answer": 11, "interruption": 3, "nothing": 2}
     assert all(found[name] is not None for name in ("answer_ms_p95", "wer_agent", "wer_heard"))
     assert plot.stat().st_size > 10_000
 
 
 async def test_a_realtime_server_is_called_and_told_how_far_its_answer_was_heard() -> None:
     script = script_of("shipped")
-    wanted = [voiced(one, SHIPPED.parent) for one in script.scenarios if one.name == "another question"]
+    wanted = [voiced(one, SHIPPED.parent) for one in script.scenarios if one.name == "stop"]
     with scripted_llm(script.answer_to) as llm:
         async with running_agent(llm, stt=STT) as node:
             await until(lambda: node.server.stt.status.kind == "whisper", 60)
