@@ -20,6 +20,7 @@ from agent_tts.bench.quality import Part, Recogniser, Recording, Samples, joined
 from agent_tts.bench.statistics import percentile
 
 SPEECH_DBFS, OTHER_DBFS = -20.0, -30.0  # of a caller; of people beside, and of noises
+SETTLE_S = 0.5  # of silence before the first words
 QUIET_S = 1.0  # without a sound of the agent: it has said what it has to say
 ANSWER_S = 20.0  # for an answer to begin
 SPEECH_S = 60.0  # for an answer to end, before a step that waits for it
@@ -97,7 +98,7 @@ async def call(line: AgentLine, wanted: Voiced) -> list[CallStep]:
     """Carry out one scenario on an open line. Raises TimeoutError: the line takes no more."""
     scenario, sounds = wanted
     caller = _Caller(line, scenario)
-    await caller.wait(lambda now: False, QUIET_S)
+    await caller.wait(lambda now: False, SETTLE_S)
     done: list[CallStep] = []
     for number, (step, parts) in enumerate(zip(scenario.turns, sounds, strict=True), 1):
         one = CallStep(scenario.name, number, step)

@@ -172,7 +172,7 @@ async def node_line(url: str, key: str | None) -> AsyncIterator[AgentLine]:
                 peer.channel.send(json.dumps({"label": "rtvi-ai", "type": "client-ready", "id": "1", "data": about}))
                 await line.ready.wait()
         except (httpx.HTTPError, TimeoutError) as error:
-            raise ConnectionLost(f"the agent does not take a call: {type(error).__name__}") from None
+            raise ConnectionLost(f"the agent at {url} does not take a call: {type(error).__name__}") from None
         yield line
     finally:
         await peer.close()

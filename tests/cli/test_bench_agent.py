@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.node]
 
 TEN = (
     *("a question", "a quiet caller", "an answer of one word", "a loud caller", "a noisy street"),
-    *("a listener", "a burst of noise", "stop", "another question", "words as the answer begins"),
+    *("a listener", "a burst of noise", "stop", "a noisy room", "words as the answer begins"),
 )
 
 
@@ -56,7 +56,7 @@ def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     (found,) = json.loads(json_path.read_text())["runs"]
     expected = [one["expected"] for one in found["steps"]]
-    assert {kind: expected.count(kind) for kind in expected} == {"answer": 11, "interruption": 3, "nothing": 2}
+    assert {kind: expected.count(kind) for kind in expected} == {"answer": 11, "interruption": 2, "nothing": 2}
     assert all(found[name] is not None for name in ("answer_ms_p95", "wer_agent", "wer_heard"))
     assert plot.stat().st_size > 10_000
 
