@@ -1,0 +1,142 @@
+"""When the user's turn ends: by the turn detector, the words, what the agent had asked, and silence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from pipecat.audio.turn.base_turn_analyzer import BaseTurnAnalyzer
+from pipecat.frames.frames import (
+    Frame,
+    TranscriptionFrame,
+    UserBackchannelFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
+from pipecat.turns.types import ProcessFrameResult
+from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
+
+from agent_tts.agent.one_message import OneMessageContext
+from agent_tts.agent.stt import RecognisingFrame
+from agent_tts.agent.wording import asks, is_answer, is_half
+from agent_tts.config.settings import Agent
+
+PAUSE_S = 0.8  # of silence: ends a turn whose words are whole, while its melody is not
+
+
+def patience_s(words: str, agent: Agent, *, is_whole: bool, asked: bool) -> float:
+    """The silence that ends a turn whose speech is all recognised, s.
+
+    Args:
+        is_whole: whether the turn detector hears an end.
+        asked: whether the agent has asked something.
+    """
+    language = agent.stt.language
+    if is_half(words, language):
+        return agent.turn_silence_s
+    if is_whole or (asked and is_answer(words, language)):
+        return 0.0
+    return min(PAUSE_S, agent.turn_silence_s)
+
+
+class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
+    """Ends a turn when all of it is recognised, after the silence of `patience_s`.
+
+    A turn without words ends after `agent.resume_after_s`, or at once if a listener's words were all. A recogniser that
+    does not tell its progress by `RecognisingFrame` is not waited for.
+
+    Args:
+        context: the conversation, for what the agent had asked.
+    """
+
+    def __init__(
+        self,
+        turn_analyzer: BaseTurnAnalyzer,
+        context: OneMessageContext,
+        agent: Agent,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(turn_analyzer=turn_analyzer)
+        self._context = context
+        self._agent = agent
+        self._clock = clock
+        # The words of this turn, and whether there were words of a listener, which are none of it.
+        self._words = ""
+        self._listens = False
+        # Whether the turn detector hears an end where the voice ended last.
+        self._is_whole = False
+        # Whether the user speaks, and since when not, on `clock`.
+        self._speaks = False
+        self._silent_at = 0.0
+        # Segments that are not recognised yet, and whether the recogniser tells.
+        self._segments = 0
+        self._tells = False
+        # Ends the turn. None while the user speaks, while something is not recognised, and between turns.
+        self._timer: asyncio.Task[None] | None = None
+
+    async def handle_user_turn_started(self) -> None:
+        await super().handle_user_turn_started()
+        await self._forget()
+
+    async def handle_user_turn_stopped(self) -> None:
+        await super().handle_user_turn_stopped()
+        await self._forget()
+
+    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
+        match frame:
+            case VADUserStartedSpeakingFrame():
+                self._speaks, self._is_whole = True, False
+            case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
+                self._speaks, self._silent_at = False, self._clock() - stop_s
+                self._segments += self._tells  # the recogniser's own count comes next
+            case TranscriptionFrame(text=text):
+                self._words = f"{self._words} {text.strip()}".strip()
+            case UserBackchannelFrame():
+                self._listens = True
+            case RecognisingFrame(segments=segments):
+                self._segments, self._tells = segments, True
+            case _:
+                return await super().process_frame(frame)
+        await super().process_frame(frame)
+        await self._wait()
+        return ProcessFrameResult.CONTINUE
+
+    async def trigger_user_turn_stopped(self, *, enable_user_speaking_frames: bool | None = None) -> None:
+        """Take note that the turn detector hears an end, and that there are words."""
+        self._is_whole = True
+        await self._wait()
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        await self._stop()
+
+    async def _wait(self) -> None:
+        """End the turn now, or after what is left of the silence."""
+        await self._stop()
+        if self._speaks or self._segments:
+            return
+        if self._words:
+            asked = asks(self._context.last_of("assistant"))
+            silence_s = patience_s(self._words, self._agent, is_whole=self._is_whole, asked=asked)
+        else:
+            silence_s = 0.0 if self._listens else self._agent.resume_after_s
+        left_s = self._silent_at + silence_s - self._clock()
+        if left_s > 0:
+            self._timer = self.task_manager.create_task(self._end_after(left_s), f"{self}::silence")
+        else:
+            await super().trigger_user_turn_stopped()
+
+    async def _end_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._timer = None  # the trigger calls `_stop`
+        await super().trigger_user_turn_stopped()
+
+    async def _forget(self) -> None:
+        self._words, self._listens, self._is_whole = "", False, False
+        await self._stop()
+
+    async def _stop(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            await self.task_manager.cancel_task(timer)
