@@ -15,7 +15,7 @@ from pipecat.audio.vad.vad_analyzer import VADParams
 from agent_tts.config.settings import Agent
 
 WINDOW_S = 0.032  # that the voice detector hears at once
-FALL_DB_S = 75.0  # of the level: that of the page's meter
+FALL_DB_S = 20.0  # of the level: that of the page's meter
 SILENT_DB = -96.0
 # Voices so much quieter than the caller's are of others. The caller's level falls while anybody speaks, so that one who
 # goes away from the microphone is heard again.

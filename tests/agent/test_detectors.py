@@ -17,7 +17,7 @@ CALLER, OTHERS = "Please cancel my order.", ("Four people.", "What time do you o
 
 
 def detector(**agent: float) -> VoiceDetector:
-    made = VoiceDetector(Agent(**agent), IN_RATE)  # type: ignore[arg-type]
+    made = VoiceDetector(Agent(**agent), IN_RATE)
     made.set_sample_rate(IN_RATE)
     return made
 

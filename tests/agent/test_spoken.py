@@ -140,7 +140,7 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
 async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> None:
     """Recognition that takes three times `resume_after_s`: the voice stays silent, and the words end the turn at once.
 
-    Mutations: `Wordless` does not wait for `RecognisingFrame`; the turn has Pipecat's 5 s.
+    Mutations: `TurnEnd` does not wait for `RecognisingFrame`; the turn has Pipecat's 5 s.
     """
     async with (
         running_llm(LONG, "Fine.") as llm,
