@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from loguru import logger
 from numpy.typing import NDArray
-from pipecat.frames.frames import ControlFrame, Frame, TranscriptionFrame, VADUserStoppedSpeakingFrame
+from pipecat.frames.frames import (
+    ControlFrame,
+    Frame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
@@ -135,22 +141,24 @@ class SpeechToText:
 
 @dataclass
 class RecognisingFrame(ControlFrame):
-    """How much of the user's speech is not recognised yet. It follows the words of what is."""
+    """How much of the user's speech is not recognised yet, from the beginning of a voice. It follows its words."""
 
     segments: int
     interruptible: bool = field(default=False, init=False)
 
 
 class SegmentedRecogniser(SegmentedSTTService):
-    """Says when a segment begins to be recognised and when that has ended, with or without words."""
+    """Says when a segment begins to be heard and when it has been recognised, with or without words."""
 
-    # Segments that are not recognised yet.
+    # Segments that are heard or recognised now.
     _waiting = 0
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
-        if isinstance(frame, VADUserStoppedSpeakingFrame) and self.is_usable:
+        if isinstance(frame, VADUserStartedSpeakingFrame):
             await self._count(1)
+        elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self.is_usable:
+            await self._count(-1)
 
     async def process_generator(self, generator: AsyncGenerator[Frame | None, None]) -> None:
         """Push what a segment is recognised as. Cancelling it is safe."""

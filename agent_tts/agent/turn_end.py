@@ -19,29 +19,24 @@ from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
 
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.stt import RecognisingFrame
-from agent_tts.agent.wording import asks, is_answer, is_half
+from agent_tts.agent.wording import asks, is_half
 from agent_tts.config.settings import Agent
 
-PAUSE_S = 0.8  # of silence: ends a turn whose words are whole, while its melody is not
+ANSWER_S = 1.0  # of a turn that is an answer, and no more, after it was noticed
 
 
-def patience_s(words: str, agent: Agent, *, is_whole: bool, asked: bool) -> float:
-    """The silence that ends a turn whose speech is all recognised, s.
+def is_over(words: str, speech_s: float, *, is_whole: bool, asked: bool, language: str | None) -> bool:
+    """Whether a turn whose speech is all recognised needs no more silence.
 
     Args:
         is_whole: whether the turn detector hears an end.
-        asked: whether the agent has asked something.
+        asked: whether the agent has asked something: then a short answer ends the turn, whatever its melody.
     """
-    language = agent.stt.language
-    if is_half(words, language):
-        return agent.turn_silence_s
-    if is_whole or (asked and is_answer(words, language)):
-        return 0.0
-    return min(PAUSE_S, agent.turn_silence_s)
+    return not is_half(words, language) and (is_whole or (asked and speech_s <= ANSWER_S))
 
 
 class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
-    """Ends a turn when all of it is recognised, after the silence of `patience_s`.
+    """Ends a turn when all of it is recognised: at once if it `is_over`, otherwise after `agent.turn_silence_s`.
 
     A turn without words ends after `agent.resume_after_s`, or at once if a listener's words were all. A recogniser that
     does not tell its progress by `RecognisingFrame` is not waited for.
@@ -58,25 +53,22 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(turn_analyzer=turn_analyzer)
-        self._context = context
-        self._agent = agent
-        self._clock = clock
+        self._context, self._agent, self._clock = context, agent, clock
         # The words of this turn, and whether there were words of a listener, which are none of it.
-        self._words = ""
-        self._listens = False
+        self._words, self._listens = "", False
         # Whether the turn detector hears an end where the voice ended last.
         self._is_whole = False
-        # Whether the user speaks, and since when not, on `clock`.
-        self._speaks = False
-        self._silent_at = 0.0
-        # Segments that are not recognised yet, and whether the recogniser tells.
+        # On `clock`: when the turn was noticed, and when the voice ended; None while the user speaks.
+        self._began_at = 0.0
+        self._silent_at: float | None = 0.0
+        # Segments that are not recognised yet.
         self._segments = 0
-        self._tells = False
-        # Ends the turn. None while the user speaks, while something is not recognised, and between turns.
+        # Ends the turn. None while the user speaks, and while something is not recognised.
         self._timer: asyncio.Task[None] | None = None
 
     async def handle_user_turn_started(self) -> None:
         await super().handle_user_turn_started()
+        self._began_at = self._clock()
         await self._forget()
 
     async def handle_user_turn_stopped(self) -> None:
@@ -86,16 +78,15 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
     async def process_frame(self, frame: Frame) -> ProcessFrameResult:
         match frame:
             case VADUserStartedSpeakingFrame():
-                self._speaks, self._is_whole = True, False
+                self._silent_at, self._is_whole = None, False
             case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
-                self._speaks, self._silent_at = False, self._clock() - stop_s
-                self._segments += self._tells  # the recogniser's own count comes next
+                self._silent_at = self._clock() - stop_s
             case TranscriptionFrame(text=text):
                 self._words = f"{self._words} {text.strip()}".strip()
             case UserBackchannelFrame():
                 self._listens = True
             case RecognisingFrame(segments=segments):
-                self._segments, self._tells = segments, True
+                self._segments = segments
             case _:
                 return await super().process_frame(frame)
         await super().process_frame(frame)
@@ -114,18 +105,20 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
     async def _wait(self) -> None:
         """End the turn now, or after what is left of the silence."""
         await self._stop()
-        if self._speaks or self._segments:
+        if self._silent_at is None or self._segments:
             return
         if self._words:
             asked = asks(self._context.last_of("assistant"))
-            silence_s = patience_s(self._words, self._agent, is_whole=self._is_whole, asked=asked)
+            speech_s, language = self._silent_at - self._began_at, self._agent.stt.language
+            over = is_over(self._words, speech_s, is_whole=self._is_whole, asked=asked, language=language)
+            silence_s = self._agent.turn_silence_s
         else:
-            silence_s = 0.0 if self._listens else self._agent.resume_after_s
+            over, silence_s = self._listens, self._agent.resume_after_s
         left_s = self._silent_at + silence_s - self._clock()
-        if left_s > 0:
-            self._timer = self.task_manager.create_task(self._end_after(left_s), f"{self}::silence")
-        else:
+        if over or left_s <= 0:
             await super().trigger_user_turn_stopped()
+        else:
+            self._timer = self.task_manager.create_task(self._end_after(left_s), f"{self}::silence")
 
     async def _end_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

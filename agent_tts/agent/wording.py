@@ -7,8 +7,7 @@ import unicodedata
 
 LONGEST_S = 2.0  # of a back-channel: whoever speaks longer wants to be heard
 MOST = 4  # phrases of a back-channel
-ANSWER_WORDS = 3  # of an answer that needs no more, whatever its melody
-WITHOUT_SPACES = {"zh": 4, "ja": 6}  # languages, and the characters of such an answer
+WITHOUT_SPACES = ("zh", "ja")
 
 # What a listener says to go on listening, as recognisers write it. Words that stop or contradict are none of it.
 _LISTENING = {
@@ -29,6 +28,8 @@ _OPEN = {
     "en": "an?|the|and|or|but|for|(?<!want )(?<!have )(?<!like )(?<!need )to|of|with|at|from|by|my|your|our|their|its|"
     "because|since|if|than|if .*then|(?<=is )that|i|id|im|ill|ive|we|um|uh|er|about|into|some|very|"
     "(?<!it )(?<!that )(?<!this )(?<!what )(?<!he )(?<!she )(?:is|was)|(?<!they )(?<!we )(?<!you )(?:are|were)|"
+    r"really|the \w+ that|(?<!it )(?<!come )(?<!hold )on|(?<!come )in|(?<=would )like|"
+    r"(?<!\w )(?:if|when|while)(?: \w+){3,5}|"
     r"(?<!\w )(?:so|well|i think|i guess|i mean|let me see|let me think)",
     "de": "eine?|einen|einem|einer|der|die|das|den|dem|des|und|oder|aber|für|mit|von|zu|nach|bei|meine?|deine?|weil|"
     r"wenn|dass|ich|wir|ähm?|im|am|zum|zur|sehr|ist|(?<!\w )(?:also|ich glaube|ich meine)",
@@ -82,12 +83,6 @@ def is_half(text: str, language: str | None = None) -> bool:
     if said.endswith(("...", "…", ",", "-", "，", "、")):
         return True
     return bool(language) and any(_HALF[key].fullmatch(plain(said)) for key in _of(language, _HALF))
-
-
-def is_answer(text: str, language: str | None = None) -> bool:
-    """Whether words are so few that they answer a question, and nothing follows them."""
-    said, (key, *_) = plain(text), _of(language, _HALF)
-    return 0 < (len(said) if key in WITHOUT_SPACES else len(said.split())) <= WITHOUT_SPACES.get(key, ANSWER_WORDS)
 
 
 def asks(said: str) -> bool:

@@ -27,7 +27,7 @@ from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.stt import RecognisingFrame
-from agent_tts.agent.turn_end import PAUSE_S, TurnEnd
+from agent_tts.agent.turn_end import TurnEnd
 from agent_tts.config.settings import Agent
 
 START_S = STOP_S = 0.2
@@ -79,23 +79,32 @@ class Said:
     """A user who speaks for half a second at a time, and the recogniser."""
 
     def __init__(self, worker: PipelineWorker) -> None:
-        self._worker = worker
+        self.worker = worker
+        # Segments that are not recognised, and whether the recogniser tells of them.
+        self._left = 0
+        self.tells = True
         # When the voice ended.
         self.ended_at = 0.0
 
     async def voice(self, seconds: float = 0.5) -> None:
         """Speak; the voice detector notices the beginning and the end late."""
         await asyncio.sleep(START_S)
-        await self._worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=START_S))
+        await self.worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=START_S))
+        await self._count(1)
         await asyncio.sleep(seconds - START_S)
         self.ended_at = time.monotonic()
         await asyncio.sleep(STOP_S)
-        await self._worker.queue_frame(VADUserStoppedSpeakingFrame(stop_secs=STOP_S))
+        await self.worker.queue_frame(VADUserStoppedSpeakingFrame(stop_secs=STOP_S))
 
-    async def recognised(self, *frames: Frame, takes_s: float = 0.3, left: int = 0) -> None:
-        await self._worker.queue_frame(RecognisingFrame(left + 1))
+    async def recognised(self, *frames: Frame, takes_s: float = 0.3) -> None:
         await asyncio.sleep(takes_s)
-        await self._worker.queue_frames([*frames, RecognisingFrame(left)])
+        await self.worker.queue_frames(frames)
+        await self._count(-1)
+
+    async def _count(self, more: int) -> None:
+        self._left += more
+        if self.tells:
+            await self.worker.queue_frame(RecognisingFrame(self._left))
 
     async def say(self, words: str, takes_s: float = 0.3) -> None:
         await self.voice()
@@ -139,18 +148,18 @@ async def talk(script: Any, *, hears_end: bool, asked: str = "") -> tuple[Said, 
     ("words", "hears_end", "asked", "silence_s"),
     [
         ("A table for four.", True, "", 0.0),
-        ("A table for four.", False, "", PAUSE_S),
+        ("A table for four.", False, "", SILENCE_S),
         ("I would like a table for", False, "", SILENCE_S),
         ("I would like a table for", True, "", SILENCE_S),
         ("I would like...", True, "", SILENCE_S),
         ("No.", False, "Shall I book it?", 0.0),
         ("Four people.", False, "For how many?", 0.0),
-        ("No.", False, "I book it.", PAUSE_S),
+        ("No.", False, "I book it.", SILENCE_S),
         ("I think", False, "Shall I book it?", SILENCE_S),
     ],
 )
 async def test_the_silence_after_a_turn(words: str, hears_end: bool, asked: str, silence_s: float) -> None:
-    """Mutations: `patience_s` asks neither `is_half`, nor `is_answer`, nor the turn detector."""
+    """Mutations: `is_over` asks neither `is_half`, nor whether the agent has asked, nor the turn detector."""
     said, after, _ = await talk(lambda said: said.say(words), hears_end=hears_end, asked=asked)
     [(at, asks)] = after.of(LLMContextFrame)
     assert at - said.ended_at == pytest.approx(max(silence_s, STOP_S + 0.3), abs=0.05)
@@ -209,9 +218,10 @@ async def test_a_recogniser_that_tells_nothing_is_not_waited_for() -> None:
     """As streaming services of Pipecat: their words come when they come."""
 
     async def script(said: Said) -> None:
+        said.tells = False
         await said.voice()
         await asyncio.sleep(0.1)
-        await said._worker.queue_frame(heard("A table for four."))
+        await said.worker.queue_frame(heard("A table for four."))
 
     said, after, _ = await talk(script, hears_end=True)
     [(at, _)] = after.of(LLMContextFrame)

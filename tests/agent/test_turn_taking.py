@@ -114,7 +114,7 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
     ],
 )
 async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, second: str) -> None:
-    """Mutation: `patience_s` does not ask `is_half`."""
+    """Mutation: `is_over` does not ask `is_half`."""
     async with listening(whisper, Agent()) as caller:
         await caller.hear(silence(0.5))
         await caller.say(first)

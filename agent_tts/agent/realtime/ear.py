@@ -13,7 +13,7 @@ from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnal
 from pipecat.audio.vad.vad_analyzer import VADState
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.agent.detectors import VoiceDetector, voice_params
 from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -138,13 +138,13 @@ class Ear:
             self._vad = await asyncio.to_thread(VoiceDetector, settings, IN_RATE)
             self._vad.set_sample_rate(IN_RATE)
         if isinstance(detection, SemanticVad):
-            self._vad.set_params(self._vad.params_of(settings))
+            self._vad.set_params(voice_params(settings))
             params = SmartTurnParams(stop_secs=PATIENCE_S[detection.eagerness])
             self._complete = await asyncio.to_thread(LocalSmartTurnAnalyzerV3, params=params)
             self._complete.set_sample_rate(IN_RATE)
         else:
             stop_s = detection.silence_duration_ms / 1_000
-            self._vad.set_params(self._vad.params_of(settings, confidence=detection.threshold, stop_secs=stop_s))
+            self._vad.set_params(voice_params(settings, confidence=detection.threshold, stop_secs=stop_s))
 
     async def _watch(self, window: bytes) -> None:
         """Set `_in_turn` after this window."""
