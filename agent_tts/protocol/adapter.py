@@ -15,8 +15,6 @@ from agent_tts.protocol.options import SessionConfig
 
 # ---------------------------------------------------------------- commands, besides those of `messages`
 
-FOLLOWING = 8  # messages that are translated at once: thousands may wait
-
 ALL = "*"  # a `Cancel` of this id is one of every context
 
 
@@ -54,6 +52,29 @@ class Echo:
     item: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Commands that are translated and obeyed when the client has been told of the end of a context.
+
+    This is how contexts wait for one another where a dialect has them spoken one at a time: the adapter yields a
+    generator that has not begun, of a message of so many characters, and the session iterates it as if the message had
+    come then. The generator yields another `Later` if it must wait again. What waits for one context keeps its order,
+    and what comes while some of it is obeyed stays behind all of it. The session refuses what is too much with
+    `TextTooLong`, about no context.
+    """
+
+    context_id: str
+    chars: int
+    commands: Iterator[Command]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget what waits for the end of a context."""
+
+    context_id: str
+
+
 # The options of `Open` are the fields of `SessionConfig` that differ from the session's.
 Command = (
     messages.Open[str, dict[str, Any]]
@@ -66,6 +87,8 @@ Command = (
     | Ping
     | Close
     | Echo
+    | Later
+    | Drop
 )
 
 # ---------------------------------------------------------------- events, besides those of `messages`
@@ -108,10 +131,11 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A command was refused, or a context failed; `Finished` follows only of a context that was open."""
+    """A command was refused, or a context failed."""
 
     id: str | None  # None: it concerns no context
     error: SpeechError
+    ends: bool = False  # it is not open, so that no `Finished` follows
     fatal: bool = False  # the connection ends
 
 
@@ -160,12 +184,5 @@ class ProtocolAdapter:
         raise NotImplementedError
 
     def follow(self) -> Iterable[Command]:
-        """Commands that are no longer held back, of `FOLLOWING` messages at most; called after each `encode`, and while
-        `has_more`. Raises the errors of `decode`.
-        """
+        """Commands that the events so far bring about; called after each `encode`. Raises the errors of `decode`."""
         return ()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `follow` has more now."""
-        return False

@@ -40,9 +40,11 @@ MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
 MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
 
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
-# what a client may send while earlier text is read, where each command counts for COMMAND_COST more.
+# what a client may send while earlier text is read, or for the time when it has been spoken, where each command counts
+# for COMMAND_COST more. Thousands of commands and messages may wait: so many have their turn at once.
 SLICE_CHARS = 256
 MAX_BEHIND, COMMAND_COST = 250_000, 100
+FOLLOWING = 8
 
 
 class Session:
@@ -81,6 +83,9 @@ class Session:
         # The rest of a text that is read in slices, of which the first was read; and the commands that came after it.
         self._rest: tuple[Utterance, str] | None = None
         self._behind: deque[Command] = deque()
+        # What waits for the end of a context to be told, by its id; and what has waited, and came behind that.
+        self._later: dict[str, list[adapter.Later]] = {}
+        self._due: deque[Iterable[Command]] = deque()
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
@@ -103,23 +108,17 @@ class Session:
     # ------------------------------------------------------------ the transport's side
 
     def receive(self, commands: Iterable[Command]) -> None:
-        """Obey the commands of an adapter, or have them wait for a text that `go_on` reads. An error is answered and
-        drops the rest of them.
+        """Obey the commands of an adapter, or have them wait for what `go_on` reads. An error is answered and drops the
+        rest of them.
 
         Raises:
             SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits.
         """
         self._active_at = self._clock()
-        context_id: str | None = None
-        try:
-            for command in commands:
-                context_id = getattr(command, "id", None)
-                if self.is_reading:
-                    self._behind.append(command)
-                else:
-                    self._dispatch(command)
-        except SpeechError as error:
-            self._refuse(error, context_id)
+        if self._due:
+            self._due.append(commands)
+        else:
+            self._obey(commands)
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
         if sum(map(_cost, self._behind)) > MAX_BEHIND:
@@ -128,29 +127,45 @@ class Session:
     @property
     def is_reading(self) -> bool:
         """Whether `go_on` has something to do; `poll` does it too."""
-        return self._rest is not None or bool(self._behind)
+        return self._rest is not None or bool(self._behind or self._due)
 
     def go_on(self) -> None:
-        """Read a slice of the text that waits, or obey some of what came after its end."""
+        """Read a slice of the text that waits, or obey some of what came after it or has waited for a context."""
         if self._rest is not None:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
                 self._read(utterance, text)
-        for _ in range(adapter.FOLLOWING):
-            if self._rest is not None or not self._behind:
+        for _ in range(FOLLOWING):
+            if self._rest is not None or not self.is_reading:
                 break
-            command = self._behind.popleft()
-            try:
-                self._dispatch(command)
-            except SpeechError as error:
-                self._refuse(error, getattr(command, "id", None))
-        if self._behind:
+            if self._behind:
+                command = self._behind.popleft()
+                try:
+                    self._dispatch(command)
+                except SpeechError as error:
+                    self._refuse(error, getattr(command, "id", None))
+            else:
+                self._obey(self._due.popleft())
+        if self._behind or self._due:
             self.waker()
+
+    def _obey(self, commands: Iterable[Command]) -> None:
+        context_id: str | None = None
+        try:
+            for command in commands:
+                context_id = getattr(command, "id", None)
+                if self._rest is not None or self._behind:
+                    self._behind.append(command)
+                else:
+                    self._dispatch(command)
+        except SpeechError as error:
+            self._refuse(error, context_id)
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
             self._node.metrics.refused.labels(error.code).inc()
-        self._reply(Failed(error.context_id or context_id, error))
+        about = error.context_id or context_id
+        self._reply(Failed(about, error, ends=about is not None and about not in self._contexts))
 
     def poll(self) -> Event | None:
         """The next event to tell, or None when there is nothing now."""
@@ -170,7 +185,10 @@ class Session:
                 self._finish(utterance, event)
             elif event is not None:
                 return event
-        return self._replies.popleft()
+        reply = self._replies.popleft()
+        if (ended := _ended(reply)) is not None:
+            self._due.extend(later.commands for later in self._later.pop(ended, ()))
+        return reply
 
     @property
     def is_speaking(self) -> bool:
@@ -218,7 +236,8 @@ class Session:
             utterance.stop()
         self._contexts.clear()
         self._rest = None
-        self._behind.clear()
+        for waiting in (self._behind, self._later, self._due):
+            waiting.clear()
         self._replies.clear()
         self._ready.clear()
 
@@ -253,6 +272,10 @@ class Session:
                 self._reply(adapter.Pong(t, self._played()))
             case adapter.Echo():
                 self._reply(command)
+            case adapter.Later():
+                self._wait(command)
+            case adapter.Drop(context_id=context_id):
+                self._later.pop(context_id, None)
             case adapter.Close():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
@@ -331,6 +354,16 @@ class Session:
             raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
         utterance.flush(flush_id)
 
+    def _wait(self, later: adapter.Later) -> None:
+        context_id = later.context_id
+        if context_id not in self._contexts and context_id not in map(_ended, self._replies):
+            self._due.append(later.commands)
+            return
+        waiting = self._later.setdefault(context_id, [])
+        if sum(map(_cost, waiting)) + _cost(later) > MAX_BEHIND:
+            raise TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
+        waiting.append(later)
+
     def _check_writable(self, utterance: Utterance) -> None:
         if utterance.stopped:
             raise UnknownContext("this context was cancelled: no more text")
@@ -338,6 +371,8 @@ class Session:
             raise BadMessage("this context was ended: no more text")
 
     def _cancel_all(self, played_ms: float | None) -> None:
+        self._later.clear()
+        self._due.clear()
         for utterance in list(self._contexts.values()):
             self._cancel(utterance, played_ms)
 
@@ -420,9 +455,17 @@ class Session:
 
 
 def _cost(command: Command) -> int:
-    return COMMAND_COST + (
-        len(command.content) if isinstance(command, Append) and isinstance(command.content, str) else 0
-    )
+    match command:
+        case Append(content=str(text)):
+            return COMMAND_COST + len(text)
+        case adapter.Later(chars=chars):
+            return COMMAND_COST + chars
+    return COMMAND_COST
+
+
+def _ended(reply: Event) -> str | None:
+    """The context whose end it tells; None if it tells none."""
+    return reply.id if isinstance(reply, Finished) or (isinstance(reply, Failed) and reply.ends) else None
 
 
 def _nobody() -> None:

@@ -70,11 +70,8 @@ class Conversation:
 
     def told(self, adapter: ProtocolAdapter) -> Iterator[str | bytes]:
         """All messages to the client that are due now, encoded in its dialect."""
-        while adapter.closing is None:
-            if (event := self.session.poll()) is not None:
-                yield from adapter.encode(event)
-            elif self.session.is_reading or not adapter.has_more:
-                break
+        while adapter.closing is None and (event := self.session.poll()) is not None:
+            yield from adapter.encode(event)
             if more := adapter.follow():
                 self.session.receive(more)
 

@@ -16,12 +16,12 @@ from agent_tts.engine_info import FRAME_SAMPLES
 from agent_tts.errors import SlowConsumer
 from agent_tts.messages import Append, Audio
 from agent_tts.options import SpeechOptions
-from agent_tts.protocol.adapter import FOLLOWING, Event
+from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
-from agent_tts.serve.session import MAX_BEHIND, SLICE_CHARS, Session
+from agent_tts.serve.session import FOLLOWING, MAX_BEHIND, SLICE_CHARS, Session
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
 from tests.in_process import InProcessEngine

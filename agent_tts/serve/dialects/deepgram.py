@@ -9,13 +9,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from agent_tts.errors import SpeechError, UnknownType, UnknownVoice, UnsupportedFormat, cut_short
-from agent_tts.messages import Cancel, Cancelled, Finished, Started
+from agent_tts.messages import Cancelled, Finished, Started
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Later, Update, Updated
 from agent_tts.protocol.options import Lenient, SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.utterances import QueuedUtterance, TextMessage, UtterancesAdapter
+from agent_tts.serve.dialects.utterances import SpokenUtterance, TextMessage, UtterancesAdapter
 from agent_tts.speech.routing import ANY_NAME
 
 # What Pipecat's and LiveKit's classes send when their user names no voice.
@@ -108,13 +108,13 @@ class AuraAdapter(DeepgramAdapter):
             case "Speak":
                 yield from self._write(check_message(TextMessage, message).text)
             case "Flush":
-                # Without text before it, only earlier flushes are answered first.
-                yield Echo(protocol.build("Flushed") if not self._utterances else None)
-                yield from self._flush()
+                if self._utterance is None:
+                    yield Echo(protocol.build("Flushed"))
+                else:
+                    yield from self._flush()
             case "Clear":
-                cancel = self._silence()
                 yield Echo(protocol.build("Cleared"))
-                yield from cancel
+                yield from self._silence()
             case "Close":
                 yield Close()
             case "KeepAlive":
@@ -134,7 +134,7 @@ class AuraAdapter(DeepgramAdapter):
                 message = described(error)
                 yield protocol.build("Error", description=message, message=message, variant=error.code)
 
-    def _spoken(self, utterance: QueuedUtterance) -> Iterator[Message]:
+    def _spoken(self, utterance: SpokenUtterance) -> Iterator[Message]:
         for _ in range(utterance.flushes):
             yield self._numbered(protocol.build("Flushed"))
 
@@ -193,9 +193,8 @@ class FluxAdapter(DeepgramAdapter):
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         super().__init__(query, aliases)
         self._connected = False  # the session has taken the query
-        # The utterance that is being cancelled, the client's playback offset in ms, and the text that had no context
-        # yet; None when there is none.
-        self._interrupted: tuple[QueuedUtterance, float | None, str] | None = None
+        # The utterance that is being cancelled, and the client's playback offset in ms; None when there is none.
+        self._interrupted: tuple[SpokenUtterance, float | None] | None = None
         # The first utterance's id.
         self._speech_id = _speech_id()
         self._is_started = False  # SpeechStarted was sent for it
@@ -204,6 +203,7 @@ class FluxAdapter(DeepgramAdapter):
         self._interrupt_ms = 0.0
         self._chars = 0  # text of all utterances that are over
         self._is_leaving = False  # the client has sent Close: the rest is spoken first
+        self._is_last = False  # no text waits behind the utterance then
 
     # ------------------------------------------------------------ from the client
 
@@ -215,24 +215,31 @@ class FluxAdapter(DeepgramAdapter):
             case "Speak":
                 yield from self._write(check_message(TextMessage, message).text)
             case "Flush":
-                if self._writing is None:
-                    yield Echo(_warning("NO_ACTIVE_SPEECH"))
-                else:
+                if self._is_writing:
                     yield from self._flush()
-                    yield Echo()
+                else:
+                    yield Echo(_warning("NO_ACTIVE_SPEECH"))
             case "Interrupt":
-                yield self._interrupt(check_message(InterruptMessage, message).playback_offset)
+                yield from self._interrupt(check_message(InterruptMessage, message).playback_offset)
             case "Configure":
                 yield self._configure(check_message(ConfigureMessage, message).speed)
             case "Close":
                 self._is_leaving = True
-                if self._writing is not None:
-                    yield from self._flush()
-                yield Echo()
+                yield from self._leave()
             case "KeepAlive":
                 pass
             case _:
                 raise UnknownType(f"type is one of {', '.join(FLUX_TYPES)}")
+
+    def _leave(self) -> Iterator[Command]:
+        utterance = self._utterance
+        if utterance is not None and utterance.waiting:
+            yield Later(utterance.context_id, 0, self._leave())
+            return
+        if utterance is not None and not utterance.flushes:
+            yield from self._flush()
+        self._is_last = True
+        yield Echo()
 
     def _configure(self, speed: float | None) -> Command:
         fields = {} if speed is None else {"speed": speed}
@@ -245,28 +252,27 @@ class FluxAdapter(DeepgramAdapter):
             return Echo(failure)
         return Update(fields)
 
-    def _interrupt(self, offset: PlaybackOffset | None) -> Command:
+    def _interrupt(self, offset: PlaybackOffset | None) -> Iterator[Command]:
+        utterance, offset_ms = self._utterance, None if offset is None else offset.value
         if self._interrupted is not None:
-            return Echo(_warning("INTERRUPT_IN_PROGRESS"))
-        if offset is not None and offset.value < self._interrupt_ms:
-            return Echo(_warning("INVALID_INTERRUPT_OFFSET"))
-        dropped = self._drop()
-        utterance = dropped[0] if dropped else None
-        if utterance is None or utterance.context_id is None:
+            yield Echo(_warning("INTERRUPT_IN_PROGRESS"))
+        elif offset_ms is not None and offset_ms < self._interrupt_ms:
+            yield Echo(_warning("INVALID_INTERRUPT_OFFSET"))
+        elif utterance is None or not utterance.context_id:
             if utterance is not None:
                 self._over(utterance)
-            return Echo(_warning("NO_ACTIVE_SPEECH"))
-        offset_ms = None if offset is None else offset.value
-        self._interrupted = utterance, offset_ms, "".join(text for each in dropped for text in each.waiting)
-        if offset_ms is None:
-            return Cancel(utterance.context_id)
-        return Cancel(utterance.context_id, max(0.0, offset_ms - self._position_ms - utterance.audio_ms))
+            yield from self._silence()
+            yield Echo(_warning("NO_ACTIVE_SPEECH"))
+        else:
+            self._interrupted = utterance, offset_ms
+            begun_ms = self._position_ms + utterance.audio_ms
+            yield from self._silence(None if offset_ms is None else max(0.0, offset_ms - begun_ms))
 
     # ------------------------------------------------------------ to the client
 
     def encode(self, event: Event) -> list[str | bytes]:
         told = super().encode(event)
-        if self._is_leaving and not self._utterances and self.closing is None:
+        if self._is_last and self._utterance is None and self.closing is None:
             self.closing = 1000, "closed by the client"
             totals = {"total_input_character_count": self._chars, "total_billable_character_count": self._chars}
             metadata = protocol.build("SessionMetadata", total_audio_duration_ms=self._position_ms, **totals)
@@ -299,14 +305,14 @@ class FluxAdapter(DeepgramAdapter):
                 if self._closes(error.code, code):
                     yield protocol.build("Error", code=code, description=described(error))
 
-    def _cut(self, cut: Cancelled[str], utterance: QueuedUtterance, offset_ms: float | None, behind: str) -> Message:
+    def _cut(self, cut: Cancelled[str], utterance: SpokenUtterance, offset_ms: float | None) -> Message:
         """The answer to an Interrupt, whose context has been cancelled."""
         utterance.audio_ms += cut.generated_ms
         metadata = self._over(utterance)
         text = {}
         if offset_ms is not None:
             self._position_ms = min(round(offset_ms), self._position_ms)
-            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + behind}
+            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + utterance.waiting}
         self._interrupt_ms = self._position_ms
         return protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)
 
@@ -318,13 +324,13 @@ class FluxAdapter(DeepgramAdapter):
             yield from self._spoken(utterance)
             yield _warning("NO_ACTIVE_SPEECH")
 
-    def _spoken(self, utterance: QueuedUtterance) -> Iterator[Message]:
+    def _spoken(self, utterance: SpokenUtterance) -> Iterator[Message]:
         if not utterance.audio_ms:
             yield _warning("NO_SYNTHESIZABLE_TEXT")
         yield protocol.build("Flushed", speech_id=self._speech_id)
         yield protocol.build("SpeechMetadata", **self._over(utterance))
 
-    def _over(self, utterance: QueuedUtterance) -> dict[str, Any]:
+    def _over(self, utterance: SpokenUtterance) -> dict[str, Any]:
         """Count an utterance, for whatever reason it ended, and return its figures."""
         self._chars += utterance.chars
         self._position_ms += utterance.audio_ms

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,7 @@ from agent_tts.engine_info import FRAME_MS
 from agent_tts.errors import SpeechError, Starved, TextTooLong, UnknownContext, UnknownDictionary, cut_short, from_code
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
+from agent_tts.protocol.adapter import Close, Command, Drop, Echo, Event, Failed, Later, ProtocolAdapter, Update
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.elevenlabs_messages import (
     CharacterTimes,
@@ -24,7 +23,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     lexicon_of,
     wanted_of,
 )
-from agent_tts.serve.dialects.text import WaitingBudget, spaced
+from agent_tts.serve.dialects.text import spaced
 from agent_tts.serve.dictionaries import Dictionaries, LoadedDictionaries
 from agent_tts.speech.words.due_words import DueWords
 
@@ -53,24 +52,14 @@ class _SpokenContext:
     characters: CharacterTimes = field(default_factory=CharacterTimes)
 
 
+@dataclass(slots=True, eq=False)
 class _WaitingText:
     """Messages to a closed context that is still spoken: clients cannot tell two contexts of one name apart."""
 
-    def __init__(self) -> None:
-        self.messages: deque[ElevenLabsMessage] = deque()
-        self._budget = WaitingBudget("too much waits for a context to be spoken: wait for its isFinal")
-        self.is_flushed = False  # since its last text
-        self.is_closed = False  # since its last text
-
-    def put(self, message: ElevenLabsMessage) -> None:
-        """Raises `TextTooLong` when too much waits."""
-        self._budget.add(len(message.text or ""))
-        self.messages.append(message)
-
-    def take(self) -> ElevenLabsMessage:
-        message = self.messages.popleft()
-        self._budget.remove(len(message.text or ""))
-        return message
+    context: _SpokenContext  # which the last of them waits for
+    count: int = 0  # messages
+    is_flushed: bool = False  # since its last text
+    is_closed: bool = False  # since its last text
 
 
 class MultiStreamAdapter(ProtocolAdapter):
@@ -134,23 +123,6 @@ class MultiStreamAdapter(ProtocolAdapter):
         else:
             yield from self._dispatch(message)
 
-    def follow(self) -> Iterator[Command]:
-        left = FOLLOWING
-        for name, waiting in list(self._waiting.items()):
-            while left and self._is_due(waiting):
-                left -= 1
-                yield from self._dispatch(waiting.take())
-            if not waiting.messages:
-                del self._waiting[name]
-        self._close_if_left()
-
-    @property
-    def has_more(self) -> bool:
-        return any(map(self._is_due, self._waiting.values()))
-
-    def _is_due(self, waiting: _WaitingText) -> bool:
-        return bool(waiting.messages) and not self._is_behind(waiting.messages[0])
-
     def _parse(self, data: str | bytes) -> ElevenLabsMessage:
         self._is_heard = True
         if self._failure is not None:
@@ -169,19 +141,39 @@ class MultiStreamAdapter(ProtocolAdapter):
         return bool(context and context.state == "ended" and message.text and not message.close_context)
 
     def _wait(self, message: ElevenLabsMessage) -> Iterator[Command]:
-        waiting = self._waiting.setdefault(message.context_id, _WaitingText())
+        name, text = message.context_id, message.text or ""
+        waiting = self._waiting.setdefault(name, _WaitingText(self._named[name]))
         if message.close_context:
             if waiting.is_closed or not waiting.is_flushed:  # an interruption
-                del self._waiting[message.context_id]
-                yield from self._close(message.context_id)
-            else:
-                waiting.put(message)
-                waiting.is_closed = True
-        elif message.text or message.flush:  # otherwise it is a keep-alive
-            text = message.text or ""
-            waiting.put(message)
+                del self._waiting[name]
+                yield Drop(waiting.context.id)
+                yield from self._close(name)
+                return
+            waiting.is_closed = True
+        elif text or message.flush:
             waiting.is_flushed = self._is_last(text) if message.flush else waiting.is_flushed and text.isspace()
             waiting.is_closed = waiting.is_closed and not text
+        else:
+            return  # a keep-alive
+        yield self._later(message, waiting)
+
+    def _later(self, message: ElevenLabsMessage, waiting: _WaitingText) -> Command:
+        waiting.count += 1
+        return Later(waiting.context.id, len(message.text or ""), self._go_on(message, waiting))
+
+    def _go_on(self, message: ElevenLabsMessage, waiting: _WaitingText) -> Iterator[Command]:
+        """Take a message that has waited, unless one of its name before it has begun another context and closed it."""
+        waiting.count -= 1
+        context = self._named.get(message.context_id)
+        if context is not None and (context is waiting.context or self._is_behind(message)):
+            waiting.context = context
+            yield self._later(message, waiting)
+            return
+        if not waiting.count:
+            del self._waiting[message.context_id]
+        yield from self._dispatch(message)
+        if self._has_left:
+            yield Close()
 
     def _is_last(self, text: str) -> bool:
         """Whether a flush with this text completes the context's text."""
@@ -226,14 +218,14 @@ class MultiStreamAdapter(ProtocolAdapter):
 
     def _admit(self, context: _SpokenContext) -> Iterator[Command]:
         self._open[context.id] = context
-        context.state = "refused"  # stays so if the session raises
+        context.state = "open"
         speed = {} if context.speed is None else {"speed": context.speed}
         try:
             lexicon = lexicon_of(context.locators, self._dictionaries)
         except UnknownDictionary as unknown:
+            context.state = "refused"
             raise unknown.about(context.id) from None
         yield Open(context.id, speed | lexicon)
-        context.state = "open"
 
     def _refuse(self, context: _SpokenContext, why: str) -> Iterator[Command]:
         """End a context because of a text and raise the error; the session would leave it open."""
@@ -285,8 +277,8 @@ class MultiStreamAdapter(ProtocolAdapter):
                 yield from self._end(context) if context.is_flushed else self._cancel(context)
         for name, waiting in self._waiting.items():
             if not waiting.is_closed:
-                waiting.put(ElevenLabsMessage(context_id=name, close_context=True))
-        if not self._open and not self._waiting:
+                yield self._later(ElevenLabsMessage(context_id=name, close_context=True), waiting)
+        if self._has_left:
             yield Close()
 
     # ------------------------------------------------------------ to the client
@@ -326,11 +318,13 @@ class MultiStreamAdapter(ProtocolAdapter):
     def _final(self, context: _SpokenContext) -> Iterator[str]:
         """The last message of a context; after the very last one, a connection that is leaving is closed."""
         yield self._message(context, None)
-        self._close_if_left()
-
-    def _close_if_left(self) -> None:
-        if self._is_leaving and not self._open and not self._waiting and self.closing is None:
+        if self._has_left and self.closing is None:
             self.closing = (1000, "closed by the client")
+
+    @property
+    def _has_left(self) -> bool:
+        """Whether the client has asked for the end of the connection, and all has been spoken."""
+        return self._is_leaving and not self._open and not self._waiting
 
     def _message(self, context: _SpokenContext, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
         """A message with audio in base64; the final one has none."""
@@ -354,8 +348,12 @@ class MultiStreamAdapter(ProtocolAdapter):
             if isinstance(error, Starved):
                 context.state = "cancelled"  # later text of its name goes on in a new one
             yield self._dump(context, told)
-            if context.state == "refused":
-                del self._open[context.id]
+            if failed.ends:
+                if context.state in ("ended", "cancelled"):
+                    self._forget(context)
+                else:  # its later text is not spoken
+                    context.state = "refused"
+                    del self._open[context.id]
                 yield from self._final(context)
 
     def _forget(self, context: _SpokenContext) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.adapter import Command, Event, Failed, Update, Updated
 from agent_tts.protocol.options import Lenient, VoiceName, check_format, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_body, check_message, decode
@@ -123,7 +123,6 @@ class JambonzAdapter(UtterancesAdapter):
                 # jambonz cuts the text between words and sends no space there.
                 yield from self._write(f"{check_message(TextMessage, message).text} ")
             case "flush":
-                yield Echo()  # of an utterance that has starved there may be nothing else to come
                 yield from self._flush()
             case "stop":
                 yield from self._silence()

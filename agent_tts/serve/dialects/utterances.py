@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent_tts.errors import BadMessage
 from agent_tts.messages import Append, Audio, Cancel, End, Finished
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import FOLLOWING, Command, Event, ProtocolAdapter
+from agent_tts.protocol.adapter import Command, Drop, Echo, Event, Later, ProtocolAdapter
 from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.v1 import Message
-from agent_tts.serve.dialects.text import WaitingBudget
 
 # Close codes after errors; others are POLICY_VIOLATION.
 CLOSE_CODES = {"at_capacity": 1013, "draining": 1012, "engine_lost": 1011, "internal": 1011, "slow_consumer": 1011}
@@ -22,19 +20,14 @@ MAX_FLUSHES = 1_000  # of one utterance
 
 
 @dataclass(slots=True, eq=False)
-class QueuedUtterance:
+class SpokenUtterance:
     """A text up to its flush, spoken as one context, or as several if text comes too late for one."""
 
-    context_id: str | None = None  # of the context that speaks it; None while it waits for its turn or for more text
-    waiting: list[str] = field(default_factory=list)  # texts that no context has
+    context_id: str = ""  # of the context that speaks it; "" while it waits for more text
+    waiting: str = ""  # text of later ones, which waits for its end
     chars: int = 0  # text so far
     flushes: int = 0  # sent by the client; the first one completes the text
     audio_ms: int = 0  # of contexts that have ended
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all of it has been spoken."""
-        return bool(self.flushes) and self.context_id is None and not self.waiting
 
 
 class TextMessage(Lenient):
@@ -44,108 +37,86 @@ class TextMessage(Lenient):
 
 
 class UtterancesAdapter(ProtocolAdapter):
-    """The utterances of one connection, in their order, of which only the first has a context.
+    """The utterances of one connection: text and flushes for the next one wait until the last has been spoken.
 
     Its audio is binary messages without a header.
     """
 
     def __init__(self) -> None:
-        self._utterances: deque[QueuedUtterance] = deque()
-        self._budget = WaitingBudget("too much text waits for earlier turns to be spoken: send it when some have been")
+        # The one that is written or spoken; None before the next.
+        self._utterance: SpokenUtterance | None = None
+        self._is_writing = False  # text has come since the last flush
         # Number of the last context.
         self._context_no = 0
 
     # ------------------------------------------------------------ from the client
 
-    @property
-    def _first(self) -> QueuedUtterance | None:
-        return self._utterances[0] if self._utterances else None
-
-    @property
-    def _writing(self) -> QueuedUtterance | None:
-        """The utterance that further text belongs to; None if further text begins one."""
-        return self._utterances[-1] if self._utterances and not self._utterances[-1].flushes else None
-
-    def _write(self, text: str) -> list[Command]:
-        """Add text; raises `TextTooLong` when too much of it waits for earlier utterances."""
+    def _write(self, text: str) -> Iterator[Command]:
+        """Speak text, or have it wait."""
         if not text:
-            return []
-        self._budget.add(len(text))
-        utterance = self._writing
-        if utterance is None:
-            utterance = QueuedUtterance()
-            self._utterances.append(utterance)
+            return
+        self._is_writing = True
+        utterance = self._utterance = self._utterance or SpokenUtterance()
+        if utterance.flushes:
+            utterance.waiting += text
+            yield Later(utterance.context_id, len(text), self._write(text))
+            return
         utterance.chars += len(text)
-        utterance.waiting.append(text)
-        return self.follow()
+        if not utterance.context_id:
+            self._context_no += 1
+            utterance.context_id = str(self._context_no)
+        yield Append(utterance.context_id, text)
 
-    def _flush(self) -> list[Command]:
-        """Complete the last utterance, if there is one; raises `BadMessage` when too many flushes wait for it."""
-        if not self._utterances:
-            return []
-        utterance = self._utterances[-1]
+    def _flush(self) -> Iterator[Command]:
+        """Complete the last text, if there is one; raises `BadMessage` when too many flushes wait for it."""
+        self._is_writing = False
+        utterance = self._utterance
+        if utterance is None:
+            return
+        if utterance.waiting:
+            yield Later(utterance.context_id, 0, self._flush())
+            return
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
         utterance.flushes += 1
-        if utterance.flushes == 1 and utterance.context_id is not None and not utterance.waiting:
-            return [End(utterance.context_id)]
-        return []
+        if not utterance.context_id:
+            self._utterance = None
+            yield Echo(utterance)
+        elif utterance.flushes == 1:
+            yield End(utterance.context_id)
 
-    def _drop(self) -> list[QueuedUtterance]:
-        """Forget all utterances; the caller cancels the first one's context."""
-        dropped = list(self._utterances)
-        self._utterances.clear()
-        self._budget.clear()
-        return dropped
-
-    def _silence(self) -> list[Command]:
-        """Forget all utterances, and cancel the first one's context."""
-        return [Cancel(each.context_id) for each in self._drop()[:1] if each.context_id is not None]
-
-    def follow(self) -> list[Command]:
-        """What to tell the session now: some of the texts of the first utterance."""
-        first = self._first
-        if first is None or not first.waiting:
-            return []
-        if first.context_id is None:
-            self._context_no += 1
-            first.context_id = str(self._context_no)
-        texts, first.waiting = first.waiting[:FOLLOWING], first.waiting[FOLLOWING:]
-        for text in texts:
-            self._budget.remove(len(text))
-        ready: list[Command] = [Append(first.context_id, text) for text in texts]
-        if first.flushes and not first.waiting:
-            ready.append(End(first.context_id))
-        return ready
-
-    @property
-    def has_more(self) -> bool:
-        return self._first is not None and bool(self._first.waiting)
+    def _silence(self, played_ms: float | None = None) -> Iterator[Command]:
+        """Forget the utterance and what waits for it, and cancel its context."""
+        dropped, self._utterance, self._is_writing = self._utterance, None, False
+        if dropped is not None and dropped.context_id:
+            yield Drop(dropped.context_id)
+            yield Cancel(dropped.context_id, played_ms)
 
     # ------------------------------------------------------------ to the client
 
     def encode(self, event: Event) -> list[str | bytes]:
         if isinstance(event, Audio):
             return [event.payload] if event.payload and self._of(event.id) is not None else []
+        over = event.item if isinstance(event, Echo) and isinstance(event.item, SpokenUtterance) else None
+        messages = [] if over is not None else [*self._answers(event)]
         if isinstance(event, Finished) and (ended := self._of(event.id)) is not None:
-            ended.context_id = None
+            ended.context_id = ""
             ended.audio_ms += event.audio_ms
-        messages = [*self._answers(event)]
-        while (first := self._first) is not None and first.is_over:
-            self._utterances.popleft()
-            messages += self._spoken(first)
+            if ended.flushes:
+                over, self._utterance = ended, None
+        if over is not None:
+            messages += self._spoken(over)
         return [protocol.dump(message) for message in messages]
 
-    def _of(self, context_id: str | None) -> QueuedUtterance | None:
+    def _of(self, context_id: str) -> SpokenUtterance | None:
         """The utterance that a context speaks; None if it was dropped."""
-        first = self._first
-        return first if first is not None and context_id is not None and first.context_id == context_id else None
+        return self._utterance if self._utterance is not None and self._utterance.context_id == context_id else None
 
     def _answers(self, event: Event) -> Iterator[Message]:
         """What the client is told of an event of the session."""
         raise NotImplementedError
 
-    def _spoken(self, utterance: QueuedUtterance) -> Iterable[Message]:
+    def _spoken(self, utterance: SpokenUtterance) -> Iterable[Message]:
         """What the client is told of an utterance that was spoken to its end."""
         return ()
 

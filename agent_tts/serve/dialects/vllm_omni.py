@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -17,11 +16,10 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, SpeechError, Starved, UnknownContext, UnknownType, Unsupported, cut_short
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Open, Word, Words
 from agent_tts.protocol import v1 as protocol
-from agent_tts.protocol.adapter import FOLLOWING, Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
+from agent_tts.protocol.adapter import Close, Command, Drop, Echo, Event, Failed, Later, ProtocolAdapter, Update
 from agent_tts.protocol.options import Lenient, SpeakerEmbedding
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
-from agent_tts.serve.dialects.text import WaitingBudget
 from agent_tts.speech.audio.files import wav_header
 from agent_tts.speech.words.due_words import DueWords
 from agent_tts.voices import DESIGN
@@ -112,9 +110,6 @@ class VllmOmniAdapter(ProtocolAdapter):
         # The one that is written or spoken, and its index; None before the next, which gets the index.
         self._utterance: _Utterance | None = None
         self._index = 0
-        # Messages that wait for the utterance to be spoken, each with its length in characters.
-        self._waiting: deque[tuple[Message, int]] = deque()
-        self._budget = WaitingBudget("too much waits for an utterance to be spoken: wait for its session.done")
         # A context that failed and may be open.
         self._failed: str | None = None
 
@@ -124,37 +119,24 @@ class VllmOmniAdapter(ProtocolAdapter):
         message = protocol.load(data)
         if message.get("type") == "input.cancel":
             yield from self._cancel()
-        elif self._is_busy or self._waiting:
-            self._budget.add(len(data))
-            self._waiting.append((message, len(data)))
+        else:
+            yield from self._take(message, len(data))
+
+    def follow(self) -> list[Command]:
+        failed, self._failed = self._failed, None
+        return [] if failed is None else [Cancel(failed)]
+
+    def _take(self, message: Message, chars: int) -> Iterator[Command]:
+        if self._utterance is not None and self._utterance.is_done:
+            yield Later(self._utterance.context_id, chars, self._take(message, chars))
         else:
             yield from self._dispatch(message)
 
-    def follow(self) -> Iterator[Command]:
-        if self._failed is not None:
-            context_id, self._failed = self._failed, None
-            yield Cancel(context_id)
-        for _ in range(FOLLOWING):
-            if not self.has_more:
-                break
-            message, chars = self._waiting.popleft()
-            self._budget.remove(chars)
-            yield from self._dispatch(message)
-
-    @property
-    def has_more(self) -> bool:
-        return bool(self._waiting) and not self._is_busy
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._utterance is not None and self._utterance.is_done
-
     def _cancel(self) -> Iterator[Command]:
-        self._waiting.clear()
-        self._budget.clear()
         utterance, index = self._utterance, self._index
         if utterance is not None:
             self._finish()
+            yield Drop(utterance.context_id)
         # Before the cancel: if the context has ended meanwhile, the session refuses it and takes no further message.
         yield Echo(protocol.build("audio.cancelled", utterance_index=index, sentence_index=0, reason="client_cancel"))
         if utterance is not None and not utterance.is_over:
@@ -225,8 +207,8 @@ class VllmOmniAdapter(ProtocolAdapter):
         match event:
             case Echo(item=answer):
                 return [answer]
-            case Failed(error=error) if not isinstance(error, UnknownContext):
-                return self._error(error, utterance)
+            case Failed() if not isinstance(event.error, UnknownContext):
+                return self._error(event, utterance)
             case Audio() if utterance is not None:
                 return _audio(utterance, event)
             case Words(words=words, kind=kind) if utterance is not None:
@@ -260,12 +242,12 @@ class VllmOmniAdapter(ProtocolAdapter):
         yield _refusal(cut_short(audio_ms), utterance)
         yield from self._over(utterance, failed=True)
 
-    def _error(self, error: SpeechError, utterance: _Utterance | None) -> Iterator[Message]:
-        yield _refusal(error, utterance)
+    def _error(self, failed: Failed, utterance: _Utterance | None) -> Iterator[Message]:
+        yield _refusal(failed.error, utterance)
         if utterance is not None:
-            if isinstance(error, Starved):
+            if isinstance(failed.error, Starved):
                 utterance.is_starved = not utterance.is_done
-            else:
+            elif not failed.ends:
                 self._failed = utterance.context_id
             yield from self._over(utterance, failed=True)
 

@@ -250,13 +250,10 @@ class Connection:
         messages: list[str | bytes] = []
         size, heard_s = 0, session.heard_s
         has_room = True
-        while has_room and adapter.closing is None:
-            if (event := session.poll()) is not None:
-                for message in adapter.encode(event):
-                    messages.append(message)
-                    size += len(message)
-            elif session.is_reading or not adapter.has_more:
-                break
+        while has_room and adapter.closing is None and (event := session.poll()) is not None:
+            for message in adapter.encode(event):
+                messages.append(message)
+                size += len(message)
             if more := adapter.follow():
                 session.receive(more)
             has_room = size < WRITE_BYTES and self._encoder.has_time()

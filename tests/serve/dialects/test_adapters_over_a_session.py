@@ -11,16 +11,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from agent_tts.config.settings import Limits
-from agent_tts.errors import SlowConsumer, TextTooLong
-from agent_tts.messages import Append, Audio, End, Finished, Open
-from agent_tts.protocol.adapter import FOLLOWING, Command, Echo, ProtocolAdapter
+from agent_tts.config.settings import Limits, Settings
+from agent_tts.errors import SlowConsumer
+from agent_tts.messages import Append, Audio, End, Open
+from agent_tts.protocol.adapter import Command, Failed, ProtocolAdapter
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
-from agent_tts.serve.dialects.text import MAX_WAITING, MESSAGE_COST
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
+from agent_tts.serve.session import COMMAND_COST, FOLLOWING, MAX_BEHIND
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
 from tests.support import NO_DICTIONARIES, present
@@ -31,8 +31,8 @@ CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 class Connected:
     """A connection without a socket."""
 
-    def __init__(self, adapter: ProtocolAdapter) -> None:
-        self.talk = Conversation(CONFIG)
+    def __init__(self, adapter: ProtocolAdapter, settings: Settings = CONFIG) -> None:
+        self.talk = Conversation(settings)
         self.session = self.talk.session
         self.adapter = adapter
         self.told: list[dict[str, Any] | bytes] = []
@@ -53,9 +53,9 @@ class Connected:
             if self.adapter.closing is not None:
                 return
             event = self.session.poll()
-            if event is None and (self.session.is_reading or not self.adapter.has_more):
+            if event is None:
                 return
-            for data in () if event is None else tuple(self.adapter.encode(event)):
+            for data in tuple(self.adapter.encode(event)):
                 self.told.append(json.loads(data) if isinstance(data, str) else data)
                 if self.meanwhile:
                     self.say(self.meanwhile.pop(0))
@@ -69,7 +69,7 @@ class Connected:
         for _ in range(100):
             self.talk.turn(3, 0.5)
             self.take(1_000)
-            if not (self.session.is_speaking or self.session.is_reading or self.adapter.has_more):
+            if not (self.session.is_speaking or self.session.is_reading):
                 break
 
 
@@ -126,7 +126,7 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "multi-stream": (
         lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
         ELEVENLABS,
-        lambda adapter: len(adapter._open),
+        lambda adapter: len(adapter._open) + len(adapter._waiting),
         {"close_socket": True},
     ),
     "stream": (
@@ -138,20 +138,20 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
     "aura": (
         lambda: AuraAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: bool(adapter._utterances),
+        lambda adapter: adapter._utterance is not None,
         {"type": "Close"},
     ),
-    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: bool(adapter._utterances), None),
+    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: adapter._utterance is not None, None),
     "vllm-omni": (
         lambda: VllmOmniAdapter(1_000),
         VLLM_OMNI,
-        lambda adapter: len(adapter._waiting) + (adapter._utterance is not None),
+        lambda adapter: adapter._utterance is not None,
         {"type": "session.close"},
     ),
     "flux": (
         lambda: FluxAdapter({}, {}),
         DEEPGRAM,
-        lambda adapter: bool(adapter._utterances),
+        lambda adapter: adapter._utterance is not None,
         {"type": "Close"},
     ),
 }
@@ -184,6 +184,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
         peer.settle()
         assert not peer.session.is_speaking
         assert not left(peer.adapter)
+        assert not peer.session._later
         if stays or goodbye is None:
             return peer
         peer.say(goodbye)
@@ -203,6 +204,20 @@ def test_no_state_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) 
 
 def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
     run("multi-stream", [{"text": "x" * 41, "context_id": "a"}], leaves_at_once=True)
+
+
+def test_a_context_that_the_session_does_not_open_ends_with_its_error() -> None:
+    """Fails if the session does not tell that no end follows: the client waits for `isFinal`."""
+    peer = multi_stream()
+    for name in "abc":
+        peer.say({"text": "One two. ", "context_id": name, "flush": True})
+    for end in ({"context_id": "c", "close_context": True}, {"close_socket": True}):
+        peer.say(end)
+    peer.settle()
+    told = [message for message in peer.told if isinstance(message, dict)]
+    assert [message["contextId"] for message in told if "error" in message] == ["c"]
+    assert sorted(message["contextId"] for message in told if message.get("isFinal")) == ["a", "b", "c"]
+    assert peer.is_closed
 
 
 FLUSHED = {"text": "One two. ", "context_id": "a", "flush": True}
@@ -268,76 +283,103 @@ def test_close_socket_cancels_unflushed_text() -> None:
     assert peer.is_closed
 
 
-# What is spoken first, what waits for it, what ends that, and the context of the first.
+# What is spoken first, what waits for it, and what ends that.
 CONFIGURATION = {"type": "session.config", "response_format": "pcm"}
-WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]], str]] = {
+WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]] = {
     "multi-stream": (
         [FLUSHED, CLOSED],
         {"text": "word ", "context_id": "a"},
         [{"context_id": "a", "flush": True}, CLOSED],
-        "1",
     ),
-    "aura": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH], "1"),
-    "flux": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH], "1"),
+    "aura": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
+    "flux": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
     "jambonz": (
         [{"type": "stream", "text": "Hi."}, {"type": "flush"}],
         {"type": "stream", "text": "word"},
         [{"type": "flush"}],
-        "1",
     ),
     "vllm-omni": (
         [CONFIGURATION, {"type": "input.text", "text": "Hi."}, {"type": "input.done"}],
         {"type": "input.text", "text": "word "},
         [{"type": "input.done"}],
-        "utterance-0",
     ),
 }
 
 
-def decoded(adapter: ProtocolAdapter, *messages: dict[str, Any]) -> list[Command]:
-    """The commands in messages, without echoes."""
-    commands = [command for message in messages for command in adapter.decode(json.dumps(message))]
-    return [command for command in commands if not isinstance(command, Echo)]
-
-
-def busy(kind: str) -> tuple[ProtocolAdapter, dict[str, Any], list[dict[str, Any]], str]:
-    """An adapter whose client has sent a whole text; and more of `WAITS`."""
-    spoken, later, ends, first = WAITS[kind]
+def busy(kind: str) -> tuple[Connected, dict[str, Any], list[dict[str, Any]]]:
+    """A connection whose client has sent a whole text, which is spoken; and more of `WAITS`."""
+    spoken, later, ends = WAITS[kind]
     adapter = KINDS[kind][0]() if kind != "multi-stream" else MultiStreamAdapter("v", {}, Limits(), NO_DICTIONARIES)
-    list(adapter.begin())
-    decoded(adapter, *spoken)
-    return adapter, later, ends, first
+    peer = Connected(adapter, CONFIG.model_copy(update={"limits": Limits()}))
+    for message in spoken:
+        peer.say(message)
+    peer.talk.turn(3, 0.5)
+    peer.take(10)
+    return peer, later, ends
+
+
+def asked(peer: Connected, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """What the session obeys from now on, but for what waits again."""
+    commands: list[Command] = []
+    obey = peer.session._dispatch
+
+    def dispatch(command: Command) -> None:
+        if isinstance(command, Append | End):
+            commands.append(command)
+        obey(command)
+
+    monkeypatch.setattr(peer.session, "_dispatch", dispatch)
+    return commands
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_what_waits_for_speech_is_translated_in_slices(kind: str) -> None:
+def test_what_waits_for_speech_is_translated_in_slices(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of messages may wait; the end of their text, which comes in between, stays behind the last."""
-    adapter, later, ends, first = busy(kind)
-    assert decoded(adapter, *[later] * (2 * FOLLOWING)) == []
-    assert not adapter.has_more
-    list(adapter.encode(Finished(first, "end")))
-    assert sum(isinstance(command, Append) for command in adapter.follow()) == FOLLOWING
-    assert adapter.has_more
-    assert decoded(adapter, *ends) == []
-    rest: list[Command] = []
-    while adapter.has_more:
-        rest += adapter.follow()
-    assert sum(isinstance(command, Append) for command in rest) == FOLLOWING
-    assert isinstance(rest[-1], End)
+    peer, later, ends = busy(kind)
+    for _ in range(2 * FOLLOWING):
+        peer.say(later)
+    assert not peer.session.is_reading
+    commands = asked(peer, monkeypatch)
+    while not peer.session.is_reading:
+        peer.talk.turn(1, 0.1)
+        peer.take(1)
+    assert commands == []
+    peer.session.go_on()
+    assert [type(command) for command in commands] == [Append] * FOLLOWING
+    for message in ends:
+        peer.say(message)
+    assert len(commands) == FOLLOWING
+    while peer.session.is_reading:
+        peer.session.go_on()
+    assert [type(command) for command in commands] == [Append] * 2 * FOLLOWING + [End]
+    assert len({command.id for command in commands}) == 1
 
 
 @pytest.mark.parametrize("kind", WAITS)
 def test_what_waits_for_speech_is_bounded_until_it_is_spoken(kind: str) -> None:
     """Fails if costs are not counted, or not given back."""
-    adapter, later, _, first = busy(kind)
-    for _ in range(MAX_WAITING // (MESSAGE_COST + 100)):
-        assert decoded(adapter, later) == []
-    with pytest.raises(TextTooLong, match="too much"):
-        decoded(adapter, *[later] * (MAX_WAITING // MESSAGE_COST))
-    list(adapter.encode(Finished(first, "end")))
-    while adapter.has_more:
-        list(adapter.follow())
-    decoded(adapter, later)
+    peer, later, _ = busy(kind)
+    for _ in range(MAX_BEHIND // (COMMAND_COST + 100)):
+        peer.say(later)
+    assert not refusals(peer)
+    while not refusals(peer):
+        peer.say(later)
+    (waiting,) = peer.session._later.values()
+    assert len(waiting) <= MAX_BEHIND // COMMAND_COST
+    peer.session._replies.clear()
+    while not peer.session.is_reading:
+        peer.talk.turn(1, 0.1)
+        peer.take(1)
+    while peer.session.is_reading:
+        peer.session.go_on()
+    assert not peer.session._later
+    peer.say(later)
+    assert not refusals(peer)
+
+
+def refusals(peer: Connected) -> list[Failed]:
+    """Those that were not told yet."""
+    return [reply for reply in peer.session._replies if isinstance(reply, Failed)]
 
 
 def test_generated_context_ids_differ_from_the_clients() -> None:

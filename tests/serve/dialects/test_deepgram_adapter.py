@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFormat, from_code
 from agent_tts.messages import Append, Audio, Cancel, Cancelled, End, Finished, FinishReason, Started
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update, Updated
+from agent_tts.protocol.adapter import Close, Command, Drop, Echo, Event, Failed, Later, Update, Updated
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.v1 import Message
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
@@ -29,6 +30,7 @@ class Talk:
         self.adapter = adapter
         self.asked: list[Command] = []  # of the session
         self.told: list[Any] = []  # to the client
+        self.later: list[Later] = []  # for the end of a context
 
     def connect(self) -> None:
         self.asked += self.adapter.begin()
@@ -36,11 +38,22 @@ class Talk:
 
     def say(self, type_: str, **fields: Any) -> None:
         """Decode a client's message; the session gives echoes back."""
-        asked = list(self.adapter.decode(json.dumps({"type": type_, **fields})))
-        self.asked += [command for command in asked if not isinstance(command, Echo)]
-        for command in asked:
+        self.obey(self.adapter.decode(json.dumps({"type": type_, **fields})))
+
+    def obey(self, commands: Iterable[Command]) -> None:
+        """As the session does."""
+        echoes: list[Echo] = []
+        for command in commands:
             if isinstance(command, Echo):
-                self.hear(command)
+                echoes.append(command)
+            elif isinstance(command, Later):
+                self.later.append(command)
+            elif isinstance(command, Drop):
+                self.later.clear()
+            else:
+                self.asked.append(command)
+        for echo in echoes:
+            self.hear(echo)
 
     def turn(self, *texts: str) -> None:
         """Each is a turn of its own."""
@@ -52,9 +65,11 @@ class Talk:
         """Encode an event of the session."""
         for data in self.adapter.encode(event):
             self.told.append(json.loads(data) if isinstance(data, str) else data)
-        self.asked += self.adapter.follow()
-        while self.adapter.has_more:
-            self.asked += self.adapter.follow()
+        if isinstance(event, Finished):
+            due, self.later = self.later, []
+            for later in due:
+                assert later.context_id == event.id
+                self.obey(later.commands)
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: FinishReason = "end", audio_ms: int = 100) -> None:
         """The session speaks a whole context."""
@@ -181,7 +196,7 @@ def test_the_greeting_has_the_models_name() -> None:
 
 
 def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(peer: Talk) -> None:
-    """Fails without `if first.flushes` in `UtterancesAdapter.follow`: the second text is never spoken."""
+    """Fails if what waits is not obeyed at the end."""
     peer.say("Speak", text="One ")
     peer.say("Speak", text="")
     peer.turn("two.", "Three.")

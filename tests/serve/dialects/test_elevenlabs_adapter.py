@@ -64,7 +64,7 @@ def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> l
     generator = adapter.decode(json.dumps(fields))
     command = next(generator)
     del generator
-    return hear(adapter, Failed(typed(Open, command).id, error))
+    return hear(adapter, Failed(typed(Open, command).id, error, ends=True))
 
 
 def configured(adapter: MultiStreamAdapter) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def test_a_too_long_text_ends_its_context() -> None:
             say(adapter, text=first, context_id="a")
         with pytest.raises(TextTooLong) as caught:
             say(adapter, text="x" * (limits.text_message_chars + 1), context_id="a")
-        answer = hear(adapter, Failed(caught.value.context_id, caught.value))
+        answer = hear(adapter, Failed(caught.value.context_id, caught.value, ends=not first))
         assert answer[0]["error"] == "text_too_long"
         assert say(adapter, context_id="a", close_context=True) == []
 
