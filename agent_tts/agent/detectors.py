@@ -14,9 +14,7 @@ from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.config.settings import Agent
 
-WINDOW_S = 0.032  # that the voice detector hears at once
-FALL_DB_S = 20.0  # of the level: that of the page's meter
-SILENT_DB = -96.0
+FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 
 _loaded: dict[tuple[object, ...], Any] = {}
 _loading = Lock()
@@ -45,31 +43,27 @@ class VoiceDetector(SileroVADAnalyzer):
     """Pipecat's detector, for sounds whose peaks reach `agent.level_db`; a voice that lasts needs half the probability.
 
     Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and "No." never. With
-    one probability for beginning and going on, a voice ends within words, most on the telephone.
+    one probability for beginning and going on, a voice ends within words, most on the telephone, or begins in none.
     """
 
     def __init__(self, agent: Agent, sample_rate: int | None = None) -> None:
-        super().__init__(sample_rate=sample_rate, params=voice_params(agent))
+        params = VADParams(start_secs=agent.vad_start_s, stop_secs=agent.vad_stop_s, min_volume=0)
+        super().__init__(sample_rate=sample_rate, params=params)
         self._least_db = agent.level_db
         # The last peak as it falls, dB of full scale.
-        self._level_db = SILENT_DB
-        # Whether there is a voice.
+        self._level_db = -math.inf
+        # Whether there is a voice, or may be.
         self._lasts = False
 
     async def analyze_audio(self, buffer: bytes) -> VADState:
         """As Pipecat's."""
         state = await super().analyze_audio(buffer)
-        self._lasts = state in (VADState.SPEAKING, VADState.STOPPING)
+        self._lasts = state is not VADState.QUIET
         return state
 
     def voice_confidence(self, buffer: bytes) -> float:
         """The probability of a voice in 32 ms; doubled if it lasts, and 0 if it is too quiet."""
         peak = np.abs(np.frombuffer(buffer, "<i2").astype(np.int32)).max()
-        self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB_S * WINDOW_S)
+        self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
         confidence = float(np.max(super().voice_confidence(buffer))) * (2 if self._lasts else 1)
         return confidence if self._level_db >= self._least_db else 0.0
-
-
-def voice_params(agent: Agent, **other: float) -> VADParams:
-    """Those of the settings, and others."""
-    return VADParams(**{"start_secs": agent.vad_start_s, "stop_secs": agent.vad_stop_s, "min_volume": 0.0} | other)

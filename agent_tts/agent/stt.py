@@ -34,6 +34,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.system.records import user_data_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
+NO_SPEECH = 0.6  # the probability from which there are no words: Whisper's own; Pipecat's 0.4 drops "Two."
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
 # Megabytes of the weights, as Systran's repositories on the hub have them; rounded.
 _SIZES = {"tiny": 75, "base": 145, "small": 484, "medium": 1_528, "large-v2": 3_087, "large-v3": 3_087}
@@ -177,7 +178,8 @@ class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
 
     def __init__(self, model: Any, settings: AgentStt) -> None:
         self._shared = model
-        super().__init__(settings=self.Settings(model=settings.model, language=settings.language or None))
+        language = settings.language or None
+        super().__init__(settings=self.Settings(model=settings.model, language=language, no_speech_prob=NO_SPEECH))
 
     def _load(self) -> None:
         self._model = self._shared

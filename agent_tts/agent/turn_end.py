@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 from pipecat.audio.turn.base_turn_analyzer import BaseTurnAnalyzer
 from pipecat.frames.frames import (
@@ -22,43 +21,27 @@ from agent_tts.agent.stt import RecognisingFrame
 from agent_tts.agent.wording import asks, is_half
 from agent_tts.config.settings import Agent
 
-ANSWER_S = 1.0  # of a turn that is an answer, and no more, after it was noticed
-
-
-def is_over(words: str, speech_s: float, *, is_whole: bool, asked: bool, language: str | None) -> bool:
-    """Whether a turn whose speech is all recognised needs no more silence.
-
-    Args:
-        is_whole: whether the turn detector hears an end.
-        asked: whether the agent has asked something: then a short answer ends the turn, whatever its melody.
-    """
-    return not is_half(words, language) and (is_whole or (asked and speech_s <= ANSWER_S))
+ANSWER_S = 1.0  # of a turn, after it was noticed, that answers a question: nothing follows it
 
 
 class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
-    """Ends a turn when all of it is recognised: at once if it `is_over`, otherwise after `agent.turn_silence_s`.
+    """Ends a turn when all of it is recognised: at once if melody and words are whole, and after a short answer.
 
-    A turn without words ends after `agent.resume_after_s`, or at once if a listener's words were all. A recogniser that
-    does not tell its progress by `RecognisingFrame` is not waited for.
+    Otherwise it ends after `agent.turn_silence_s`, without words after `agent.resume_after_s`, or at once if it
+    was a listener's. A recogniser that does not tell its progress by `RecognisingFrame` is not waited for.
 
     Args:
         context: the conversation, for what the agent had asked.
     """
 
-    def __init__(
-        self,
-        turn_analyzer: BaseTurnAnalyzer,
-        context: OneMessageContext,
-        agent: Agent,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, turn_analyzer: BaseTurnAnalyzer, context: OneMessageContext, agent: Agent) -> None:
         super().__init__(turn_analyzer=turn_analyzer)
-        self._context, self._agent, self._clock = context, agent, clock
+        self._context, self._agent = context, agent
         # The words of this turn, and whether there were words of a listener, which are none of it.
         self._words, self._listens = "", False
         # Whether the turn detector hears an end where the voice ended last.
         self._is_whole = False
-        # On `clock`: when the turn was noticed, and when the voice ended; None while the user speaks.
+        # When the turn was noticed, and when the voice ended; None while the user speaks.
         self._began_at = 0.0
         self._silent_at: float | None = 0.0
         # Segments that are not recognised yet.
@@ -68,7 +51,7 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
 
     async def handle_user_turn_started(self) -> None:
         await super().handle_user_turn_started()
-        self._began_at = self._clock()
+        self._began_at = time.monotonic()
         await self._forget()
 
     async def handle_user_turn_stopped(self) -> None:
@@ -80,7 +63,7 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
             case VADUserStartedSpeakingFrame():
                 self._silent_at, self._is_whole = None, False
             case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
-                self._silent_at = self._clock() - stop_s
+                self._silent_at = time.monotonic() - stop_s
             case TranscriptionFrame(text=text):
                 self._words = f"{self._words} {text.strip()}".strip()
             case UserBackchannelFrame():
@@ -109,12 +92,12 @@ class TurnEnd(TurnAnalyzerUserTurnStopStrategy):
             return
         if self._words:
             asked = asks(self._context.last_of("assistant"))
-            speech_s, language = self._silent_at - self._began_at, self._agent.stt.language
-            over = is_over(self._words, speech_s, is_whole=self._is_whole, asked=asked, language=language)
+            answers = asked and self._silent_at - self._began_at <= ANSWER_S
+            over = (self._is_whole or answers) and not is_half(self._words, self._agent.stt.language)
             silence_s = self._agent.turn_silence_s
         else:
             over, silence_s = self._listens, self._agent.resume_after_s
-        left_s = self._silent_at + silence_s - self._clock()
+        left_s = self._silent_at + silence_s - time.monotonic()
         if over or left_s <= 0:
             await super().trigger_user_turn_stopped()
         else:

@@ -72,11 +72,7 @@ def is_backchannel(text: str, speech_s: float, *, asked: bool, language: str | N
 
 
 def is_half(text: str, language: str | None = None) -> bool:
-    """Whether a sentence has to go on: its recogniser says so, or it ends with an article, a conjunction or the like.
-
-    Args:
-        language: of the words; None: any, and then no word tells.
-    """
+    """Whether a sentence has to go on: its recogniser says so, or, in a known `language`, its last words do."""
     said = text.strip()
     if said.endswith(("?", "？")):
         return False

@@ -411,9 +411,7 @@ class Agent(Section):
     idle_s: float = Field(300.0, gt=0, description="a call without speech ends after this")
     vad_start_s: float = Field(0.2, gt=0, le=2, description="shortest speech that starts a turn")
     vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which the turn detector is asked")
-    level_db: float = Field(
-        -40.0, ge=-96, le=0, description="peaks below which nobody speaks, dB of full scale; marked on the page's meter"
-    )
+    level_db: float = Field(-40.0, ge=-96, le=0, description="peaks below which nobody speaks, dB of full scale")
     turn_silence_s: float = Field(
         2.0, gt=0, le=10, description="silence that ends a turn that does not sound complete, or is half a sentence"
     )

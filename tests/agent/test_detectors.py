@@ -51,10 +51,11 @@ async def noticed_s(vad: VoiceDetector, speech: bytes) -> float | None:
 
 async def test_a_voice_is_noticed_as_soon_as_it_is_long_enough() -> None:
     """Mutation: Pipecat's `min_volume`, by which "No." is never heard."""
-    vad = detector()
-    for words in (CALLER, "No.", "Stop."):
-        assert 0.19 <= (await noticed_s(vad, says(words)) or 9) < 0.3
-    await vad.cleanup()
+    for words in (CALLER, "No.", "Five.", "Two.", "Yep.", "Eight."):
+        vad = detector()
+        heard_s = await noticed_s(vad, says(words))
+        await vad.cleanup()
+        assert 0.19 <= (heard_s or 9) < 0.35
 
 
 @pytest.mark.parametrize("level_db", [-40.0, -12.0])

@@ -159,7 +159,7 @@ async def talk(script: Any, *, hears_end: bool, asked: str = "") -> tuple[Said, 
     ],
 )
 async def test_the_silence_after_a_turn(words: str, hears_end: bool, asked: str, silence_s: float) -> None:
-    """Mutations: `is_over` asks neither `is_half`, nor whether the agent has asked, nor the turn detector."""
+    """Mutations: `_wait` asks neither `is_half`, nor whether the agent has asked, nor the turn detector."""
     said, after, _ = await talk(lambda said: said.say(words), hears_end=hears_end, asked=asked)
     [(at, asks)] = after.of(LLMContextFrame)
     assert at - said.ended_at == pytest.approx(max(silence_s, STOP_S + 0.3), abs=0.05)
@@ -169,7 +169,7 @@ async def test_the_silence_after_a_turn(words: str, hears_end: bool, asked: str,
 async def test_a_turn_waits_for_all_of_its_words() -> None:
     """An answer is recognised while the user goes on, and the rest takes long.
 
-    Mutation: `VADUserStoppedSpeakingFrame` counts no segment.
+    Mutation: the recogniser counts a segment when its voice has ended.
     """
 
     async def script(said: Said) -> None:

@@ -111,10 +111,13 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
     [
         ("I would like to book a table for", "four people tonight."),
         ("I need to change my address because", "I moved last week."),
+        ("It should be delivered on", "Monday morning."),
+        ("My name is", "Anna Miller."),
+        ("When I opened the box", "two of the cups were broken."),
     ],
 )
 async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, second: str) -> None:
-    """Mutation: `is_over` does not ask `is_half`."""
+    """Mutation: `TurnEnd` does not ask `is_half`."""
     async with listening(whisper, Agent()) as caller:
         await caller.hear(silence(0.5))
         await caller.say(first)
@@ -125,11 +128,11 @@ async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, se
         await until(lambda: bool(caller.asked.turns))
     assert len(caller.asked.turns) == 1
     said = caller.asked.turns[0][1].lower()
-    assert first.split()[-2].lower() in said
-    assert second.split()[-1].rstrip(".") in said
+    assert first.split()[1].lower() in said
+    assert second.split()[-1].rstrip(".").lower()[:4] in said
 
 
-@pytest.mark.parametrize("answer", ["No.", "Yes.", "Four people."])
+@pytest.mark.parametrize("answer", ["No.", "Yes please.", "Five.", "Berlin.", "Four people."])
 async def test_a_short_answer_to_a_question_ends_at_once(whisper: SpeechToText, answer: str) -> None:
     """Recognition takes threads, and so no virtual time: what is left is the silence of the voice detector."""
     async with listening(whisper, Agent(), "Shall I book the table?") as caller:
