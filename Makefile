@@ -44,22 +44,26 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-# What fails runs again alone, twice at most, and must pass there. Tests with limits in real time need a core, and run
-# after the others. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for both.
-# The last lines name the tests that have failed in the end: some logs keep no others.
+# The models' tests run before the others, in processes of their own: each process imports all that its tests import.
+# Tests with limits in real time need a core, and run last. What has failed runs again then, in one process, three times
+# at most, and must pass there. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for
+# all. ARGS that name files or folders make one run of the first two. The last lines name the tests that have failed in
+# the end: some logs keep no others.
+MODELS := tests/engine tests/gpu tests/measure tests/model
 FAILED := .pytest_cache/v/cache/lastfailed
+AGAIN  := --last-failed --last-failed-no-failures none
 all-tests: $(VENV)/dev
-	@rm -f $(FAILED); \
+	@rm -f $(FAILED); ended=; \
 	run() { \
-		$(BIN)/python -m pytest "$$@" $(ARGS); status=$$?; \
-		for again in 1 2; do \
-			[ $$status != 1 ] || { $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS) && status=0; }; \
-		done; \
+		$(BIN)/python -m pytest "$$@" $(ARGS); status=$$?; ended=$$ended$$status; \
+		case $$status in 0 | 1 | 5) ;; *) exit $$status ;; esac; \
 	}; \
-	run -n $(WORKERS) -m "not alone and $(USUAL)"; beside=$$status; \
-	case $$beside in 0 | 1 | 5) ;; *) exit $$beside ;; esac; \
-	run -m "alone and $(USUAL)"; alone=$$status; \
-	case $$beside$$alone in 00 | 05 | 50) ;; *) sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1 ;; esac
+	beside() { run -n $(WORKERS) -m "not alone and $(USUAL)" "$$@"; }; \
+	case '$(ARGS)' in *tests/*) beside ;; *) beside $(MODELS); beside $(MODELS:%=--ignore=%) ;; esac; \
+	run -m "alone and $(USUAL)"; \
+	case $$ended in 55 | 555) exit 5 ;; *1*) ;; *) exit 0 ;; esac; \
+	for again in 1 2 3; do $(BIN)/python -m pytest $(AGAIN) $(ARGS) && exit 0; done; \
+	sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1
 
 quick-tests: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not alone and $(USUAL)" $(ARGS)

@@ -42,6 +42,7 @@ def build(call: Call) -> Pipeline:
         BargeIn(playout, pair.assistant(), call.settings.stt.language),
         pair.user(),
         call.llm,  # any server of OpenAI's chat completions, or the built-in responder
+        call.fillers,  # "one moment"
         call.tts,
         playout,
         call.transport.output(),

@@ -46,7 +46,7 @@ GRACE_S = 2.0
 
 # The most memory that a process of tests may have had, MB; and the size from which memory is the system's again when it
 # is freed, bytes: the C library would keep it for blocks of other sizes.
-MOST_MB = 1_900
+MOST_MB = 1_500
 MAPPED_BYTES = 1 << 20
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 # So much more memory than after the modules before is worth a look at what is garbage, MB.

@@ -8,6 +8,7 @@ const MOST_SKIPPED = 40; // unspoken characters of a text, such as markdown and 
  * @property {number} id in the order of the turns
  * @property {"user" | "agent"} who
  * @property {string} text as far as it is known
+ * @property {string} filler what the agent said before it, to bridge a wait; no part of the answer
  * @property {string} interim preliminary recognition; may change
  * @property {boolean} typed written instead of spoken
  * @property {number} heard UTF-16 units of `text` that were heard
@@ -16,7 +17,7 @@ const MOST_SKIPPED = 40; // unspoken characters of a text, such as markdown and 
  * @property {boolean} over no more of it will be heard
  * @property {boolean} cut it was interrupted
  *
- * @typedef {"heard" | "now" | "coming" | "cut" | "interim"} Is
+ * @typedef {"heard" | "now" | "coming" | "cut" | "interim" | "filler"} Is
  * @typedef {"listening" | "hearing" | "thinking" | "speaking"} Phase what the agent is doing
  */
 
@@ -32,6 +33,8 @@ export class Conversation {
   #agent = null;
   /** What was heard of it before a silence that may be its end, or only a pause. @type {Partial<Turn> | null} */
   #pause = null;
+  /** Words of its filler that were not heard yet. */
+  #filler = "";
   /** A turn that was cut, while the agent has not said what it counts as heard. @type {Turn | null} */
   #unsettled = null;
 
@@ -78,6 +81,9 @@ export class Conversation {
         break;
       case "bot-started-speaking":
         this.phase = "speaking";
+        break;
+      case "bot-output":
+        if (fills(data) && this.#agent) this.#agent.filler = this.#filler = data.text;
         break;
       case "bot-tts-text":
         this.#hear(data.text);
@@ -136,6 +142,9 @@ export class Conversation {
   #hear(word) {
     const said = word.trim();
     if (!said) return;
+    const filled = this.#filler.indexOf(said);
+    this.#filler = filled < 0 ? "" : this.#filler.slice(filled + said.length);
+    if (filled >= 0) return;
     if (!this.#agent && this.spoken?.cut) return; // sent before its turn was cut
     const turn = (this.#agent ??= Object.assign(this.#open("agent"), { written: true }));
     if (this.#pause) Object.assign(turn, this.#pause);
@@ -169,10 +178,11 @@ export class Conversation {
     const turn = this.#agent;
     if (!turn) return;
     this.#agent = this.#pause = null;
+    this.#filler = "";
     this.#unsettled = turn;
     if (turn.over) return;
     turn.over = turn.cut = true;
-    if (!turn.text) this.#remove(turn);
+    if (!turn.text && !turn.filler) this.#remove(turn);
   }
 
   /**
@@ -221,6 +231,7 @@ export class Conversation {
       id: ++this.#ids,
       who,
       text: "",
+      filler: "",
       interim: "",
       typed: false,
       heard: 0,
@@ -240,7 +251,7 @@ export class Conversation {
  * @param {Turn} turn
  * @returns {{is: Is, text: string}[]}
  */
-export function pieces({ who, text, interim, heard, since, over, cut }) {
+export function pieces({ who, text, filler, interim, heard, since, over, cut }) {
   /** @type {{is: Is, text: string}[]} */
   let all;
   if (who === "user") {
@@ -252,12 +263,21 @@ export function pieces({ who, text, interim, heard, since, over, cut }) {
     const end = cut ? heard + text.slice(heard).search(/\S|$/) : heard; // do not strike out spaces
     const now = over ? end : since;
     all = [
+      { is: "filler", text: filler && text ? `${filler} ` : filler },
       { is: "heard", text: text.slice(0, now) },
       { is: "now", text: text.slice(now, end) },
       { is: cut ? "cut" : "coming", text: text.slice(end) },
     ];
   }
   return all.filter((piece) => piece.text);
+}
+
+/**
+ * Whether a message says that a filler begins.
+ * @param {any} data of a message of the type bot-output
+ */
+export function fills({ output_type: kind, spoken_status: status }) {
+  return kind === "filler" && status === "new";
 }
 
 /**

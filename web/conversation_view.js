@@ -119,7 +119,7 @@ export class ConversationView {
     if (!turn) return this.#subtitle.replaceChildren();
     const [from, to] = lineAt(turn.text, turn.heard);
     let at = 0;
-    const line = pieces(turn).flatMap(({ is, text }) => {
+    const line = pieces({ ...turn, filler: "" }).flatMap(({ is, text }) => {
       const part = text.slice(Math.max(0, from - at), Math.max(0, to - at));
       at += text.length;
       return part ? [elementOf({ is, text: part })] : [];

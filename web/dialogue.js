@@ -1,6 +1,6 @@
 /** One call: its turns, their times, and the time to silence after an interruption. */
 
-import { Conversation } from "./conversation.js";
+import { Conversation, fills } from "./conversation.js";
 import { TurnClock } from "./waterfall.js";
 
 /**
@@ -75,6 +75,7 @@ export class Dialogue {
     }
     this.conversation.receive(type, data);
     if (type === "bot-llm-started") this.#clock.answer();
+    else if (type === "bot-output" && fills(data)) this.#clock.fill();
     else if (type === "error" || type === "error-response") this.onerror(data.error);
     else if (type === "server-message" && data.kind === "notice") this.onnotice(data.text);
     else if (type === "server-message" && data.kind === "turn") this.#tell(data, at);

@@ -42,6 +42,8 @@ export class TurnClock {
   #told = null;
   /** Whether the next sound belongs to an answer that was not heard yet. */
   #waits = false;
+  /** Whether the next sound is a filler, which is no part of it. */
+  #fills = false;
 
   /** The user has written. @param {number} at */
   write(at) {
@@ -54,6 +56,12 @@ export class TurnClock {
     this.#answer = { written: this.#written, heard: null };
     this.#written = this.#told = null;
     this.#waits = true;
+    this.#fills = false;
+  }
+
+  /** The agent bridges the wait for its answer. */
+  fill() {
+    this.#fills = true;
   }
 
   /**
@@ -62,7 +70,9 @@ export class TurnClock {
    * @returns {{turn: number, marks: Marks} | null} the turn's marks, if that completes them
    */
   hear(at) {
-    if (!this.#waits) return null;
+    const isFiller = this.#fills;
+    this.#fills = false;
+    if (!this.#waits || isFiller) return null;
     this.#waits = false;
     this.#answer.heard = at;
     return this.#told && this.#whole(this.#told);

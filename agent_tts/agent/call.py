@@ -19,6 +19,7 @@ from pipecat.services.stt_service import STTService
 from pipecat.transports.base_transport import BaseTransport
 from pipecat.workers.runner import WorkerRunner
 
+from agent_tts.agent.fillers import Fillers
 from agent_tts.agent.turns import Turns
 from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Agent
@@ -41,6 +42,7 @@ class Call:
     transport: BaseTransport
     stt: STTService | None  # None: the user types
     llm: FrameProcessor  # a language model, or the built-in responder
+    fillers: Fillers | None  # between the two; None: they are off
     tts: AgentTTSService  # in this process
     turns: Turns  # observes the call; the argument of its `Playout`
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,10 +18,11 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
-from agent_tts.agent.apologies import apology
 from agent_tts.agent.call import LEFT_S, Build, Call, run
 from agent_tts.agent.completions import ChatCompletions
+from agent_tts.agent.fillers import Fillers
 from agent_tts.agent.llm import LanguageModel
+from agent_tts.agent.phrases import APOLOGIES, FILLERS, phrase
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
 from agent_tts.engine_info import SAMPLE_RATE
@@ -203,21 +204,21 @@ class Calls:
         """How a call speaks; None is the node's choice."""
         return SpeechOptions(voice or self._settings.voice, language or self._settings.language or "auto", instructions)
 
-    def _apology(self, tts: AgentTTSService) -> str:
-        """What is said where there is no answer, in the language that is spoken now."""
+    def _phrase(self, tts: AgentTTSService, known: Mapping[str, str], own: Mapping[str, str]) -> str:
+        """What the agent says of itself, in the language that is spoken now."""
         session = tts.session
         routing = self._node.service.routing
         try:
             found = routing.resolve(SpeechOptions(session["voice"], session["language"] or "auto"))
         except SpeechError:  # the voice was deleted since
-            return apology(self._settings.llm.apologies, ())
+            return phrase(known, own, ())
         spoken = [voice.languages for voice in routing.voices() if voice.name == found.voice]
         codes = spoken[0] if spoken else ()
         if found.options.language != "auto":
             codes = (found.options.language,)
         elif self._settings.stt.language in codes:  # a voice of many languages answers in the user's
             codes = (str(self._settings.stt.language),)
-        return apology(self._settings.llm.apologies, codes)
+        return phrase(known, own, codes)
 
     async def _run(
         self,
@@ -231,7 +232,7 @@ class Calls:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
         if isinstance(call.llm, ChatCompletions):
-            call.llm.apology = partial(self._apology, call.tts)
+            call.llm.apology = partial(self._phrase, call.tts, APOLOGIES, self._settings.llm.apologies)
         async with self._building:
             pipeline = await asyncio.to_thread(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
@@ -247,6 +248,9 @@ class Calls:
         """What a call consists of."""
         style = style or self._style()
         voice = AgentTTSService.Settings(voice=style.voice, language=style.language, instructions=style.instructions)
+        tts = AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice)
+        after_s = self._settings.llm.filler_s
+        filler = partial(self._phrase, tts, FILLERS, self._settings.llm.fillers)
         call_id = secrets.token_hex(4)
         return Call(
             id=call_id,
@@ -254,7 +258,8 @@ class Calls:
             transport=transport,
             stt=self._stt.service(),
             llm=llm,
-            tts=AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice),
+            fillers=None if after_s is None else Fillers(filler, after_s),
+            tts=tts,
             turns=Turns(call_id, self._metrics, tell or (lambda _: None)),
         )
 

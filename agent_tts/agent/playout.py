@@ -97,7 +97,9 @@ class Playout(FrameProcessor):
         self._holds_answer = False
         # Whether the words spoken now enter the LLM's context.
         self._for_context = True
-        # What the user has heard of the answer.
+        # Whether the words heard now do; speech that does not is no part of the answer.
+        self._answers = True
+        # What the user has heard.
         self.said = ""
         # Whether audio of the answer has left.
         self._sounds = False
@@ -238,13 +240,16 @@ class Playout(FrameProcessor):
             self._room.set()
             self._rate = frame.sample_rate
             self._left_ms += length_ms
-            if not self._sounds:
+            if self._answers and not self._sounds:
                 self._sounds = True
                 self._turns.sounded()
+        elif isinstance(frame, TTSStartedFrame):
+            self._answers = frame.append_to_context
         elif isinstance(frame, TTSTextFrame):
             word = frame.text if frame.includes_inter_frame_spaces else f" {frame.text}"
             self.said += word
-            self._turns.heard(word)
+            if self._answers:
+                self._turns.heard(word)
         elif isinstance(frame, LLMFullResponseEndFrame):
             self._open = self._sounds = False
             self.said = ""

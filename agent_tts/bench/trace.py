@@ -89,15 +89,16 @@ class Collector(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.received: list[tuple[str, ExportTraceServiceRequest]] = []
+        # Each with what leads from the monotonic clock to that of its spans, ns, when it came: hosts set their clocks.
+        self.received: list[tuple[str, ExportTraceServiceRequest, int]] = []
 
     def events(self, name: str) -> dict[str, dict[str, float]]:
         """When each event of the spans of this name was, in seconds on the monotonic clock, by the id of the trace."""
-        offset_s = (time.time_ns() - time.monotonic_ns()) / 1e9
-        scopes = (scope for _, request in self.received for r in request.resource_spans for scope in r.scope_spans)
         return {
-            span.trace_id.hex(): {event.name: event.time_unix_nano / 1e9 - offset_s for event in span.events}
-            for scope in scopes
+            span.trace_id.hex(): {event.name: (event.time_unix_nano - offset) / 1e9 for event in span.events}
+            for _, request, offset in self.received
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
             for span in scope.spans
             if span.name == name
         }
@@ -107,7 +108,8 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert isinstance(self.server, Collector)
-        self.server.received.append((self.path, ExportTraceServiceRequest.FromString(body)))
+        offset = time.time_ns() - time.monotonic_ns()
+        self.server.received.append((self.path, ExportTraceServiceRequest.FromString(body), offset))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -394,6 +394,10 @@ class AgentLlm(Section):
     apologies: dict[str, str] = Field(
         {}, description="what is said when there is no answer, by language (de: ...); default: in ten languages"
     )
+    filler_s: float | None = Field(
+        None, gt=0, le=60, description="wait for the first word after which a filler is said; default: none is said"
+    )
+    fillers: dict[str, str] = Field({}, description='fillers by language; default: "one moment", in ten languages')
 
 
 class Agent(Section):

@@ -44,16 +44,22 @@ class RunningAgent:
 
 @asynccontextmanager
 async def running_agent(
-    llm: str = "http://127.0.0.1:9/v1", *, hears: bool = False, whisper: SpeechToText | None = None, **agent: Any
+    llm: str | dict[str, Any] = "http://127.0.0.1:9/v1",
+    *,
+    hears: bool = False,
+    whisper: SpeechToText | None = None,
+    **agent: Any,
 ) -> AsyncIterator[RunningAgent]:
     """A node with the espeak engine and an agent, in this event loop.
 
     Args:
+        llm: the server's address, or settings of `agent.llm`.
         hears: recognise speech with the closed grammar of `tests.agent.hearing`, in place of Whisper.
         agent: settings of the `agent` section.
     """
     stt = agent.pop("stt", {"kind": "none"})
-    settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": stt, **agent})
+    llm = {"base_url": llm} if isinstance(llm, str) else llm
+    settings = settings_of(engine="espeak", agent={"llm": llm, "stt": stt, **agent})
     server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
     async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)

@@ -19,9 +19,9 @@ from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.services.llm_service import FunctionCallParams
 from pipecat.tests.utils import run_test
 
-from agent_tts.agent.apologies import APOLOGIES, apology
 from agent_tts.agent.completions import ChatCompletions, CutShort, FunctionCall, FunctionCalls
 from agent_tts.agent.llm import LanguageModel
+from agent_tts.agent.phrases import APOLOGIES, phrase
 from agent_tts.config.settings import AgentLlm
 from tests.agent.llm_server import MODEL, LlmServer, Scripted, call, running_llm, status, stream
 from tests.support import logged, typed
@@ -318,13 +318,13 @@ async def test_a_wrong_address_or_name_is_told_in_the_terminal_once(
     [((), "en"), (("de",), "de"), (("pt-br",), "pt"), (("cmn",), "zh"), (("en-us", "de"), "en"), (("ja-JP",), "ja")],
 )
 def test_the_apology_is_in_the_voices_language(languages: tuple[str, ...], said_in: str) -> None:
-    assert apology({}, languages) == APOLOGIES[said_in]
+    assert phrase(APOLOGIES, {}, languages) == APOLOGIES[said_in]
 
 
 def test_an_apology_of_ones_own_and_one_for_a_language_without() -> None:
     own = {"sv": "Förlåt.", "pt-BR": "Desculpa."}
-    assert apology(own, ("sv",)) == "Förlåt."
-    assert apology(own, ("pt-br",)) == "Desculpa."
-    assert apology(own, ("pt-pt",)) == APOLOGIES["pt"]
-    assert apology(own, ("fi",)) == APOLOGIES["en"]
-    assert apology({"en": ""}, ("en",)) == ""
+    assert phrase(APOLOGIES, own, ("sv",)) == "Förlåt."
+    assert phrase(APOLOGIES, own, ("pt-br",)) == "Desculpa."
+    assert phrase(APOLOGIES, own, ("pt-pt",)) == APOLOGIES["pt"]
+    assert phrase(APOLOGIES, own, ("fi",)) == APOLOGIES["en"]
+    assert phrase(APOLOGIES, {"en": ""}, ("en",)) == ""

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from agent_tts.agent.apologies import APOLOGIES
+from agent_tts.agent.phrases import APOLOGIES
 from agent_tts.config.loading import data_folder
 from tests.agent.caller import calling
 from tests.agent.llm_server import call, running_llm, status, stream

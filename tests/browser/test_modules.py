@@ -329,6 +329,33 @@ async def test_a_pause_does_not_end_a_turn(page: Page) -> None:
     assert ended == [[["agent", "heard:Hello there."], ["user", "heard:Hi."], ["agent", "heard:One two."]], "listening"]
 
 
+def filler(text: str, status: str = "new") -> Step:
+    return "bot-output", {"text": text, "output_type": "filler", "spoken_status": status}
+
+
+async def test_a_filler_stands_before_the_answer_and_is_none_of_it(page: Page) -> None:
+    """Its words may be the answer's, too. Mutation: a word of it counts as heard of the answer."""
+    told, answered, cut, alone = await conversation(
+        page,
+        [("type", "When?"), ("bot-llm-started", None), filler("One moment."), SOUNDS, *words("One")],
+        [
+            ("bot-llm-text", {"text": "One more moment."}),
+            *words("moment."),
+            filler("One moment.", "completed"),
+            SILENT,
+            ("bot-llm-stopped", None),
+            SOUNDS,
+            *words("One"),
+        ],
+        [INTERRUPTED, ours("interrupted", turn=1, heard="One", unheard="more moment.")],
+        [("type", "Now?"), ("bot-llm-started", None), filler("Hm."), SOUNDS, *words("Hm."), INTERRUPTED],
+    )
+    assert told[0][1] == ["agent", "filler:One moment."]
+    assert answered[0][1] == ["agent", "filler:One moment. ", "now:One", "coming: more moment."]
+    assert cut[0][1] == ["agent", "filler:One moment. ", "heard:One ", "cut:more moment."]
+    assert alone[0][-1] == ["agent", "filler:Hm."]
+
+
 async def test_a_long_conversation_drops_its_oldest_turns(page: Page) -> None:
     """At most 60 turns are kept."""
     body = (
@@ -377,7 +404,9 @@ async def test_the_bars_of_a_waterfall_add_up(page: Page) -> None:
 
 
 async def test_heard_words_are_on_the_agents_clock(page: Page) -> None:
-    """The agent's message aligns the clocks. Sound before the answer belongs to the previous turn. Any order works."""
+    """The agent's message aligns the clocks. Sound before the answer belongs to the previous turn, or is a filler. Any
+    order works.
+    """
     body = """
       const heard = (found) => found && found.marks.heard;
       const marks = { turn_end: 300, audio_first: 500 };
@@ -391,10 +420,13 @@ async def test_heard_words_are_on_the_agents_clock(page: Page) -> None:
       const written = [heard(clock.hear(2180)), heard(clock.tell(2, { turn_end: null, audio_first: 120 }, 2150))];
       clock.answer();
       const late = [heard(clock.hear(3000)), heard(clock.tell(3, marks, 3100))];
-      return [greeting, before, spoken, written, late];
+      clock.answer();
+      clock.fill();
+      const filled = [heard(clock.hear(4000)), heard(clock.tell(4, marks, 5000)), heard(clock.hear(5090))];
+      return [greeting, before, spoken, written, late, filled];
     """
     found = await module(page, "waterfall.js", body)
-    assert found == [[None, None], None, [None, 590, None], [None, 180], [None, 500]]
+    assert found == [[None, None], None, [None, 590, None], [None, 180], [None, 500], [None, None, 590]]
 
 
 async def test_a_subtitle_is_one_line(page: Page) -> None:

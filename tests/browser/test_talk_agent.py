@@ -116,7 +116,7 @@ async def test_typed_turns_leave_nothing_behind(tmp_path: Path) -> None:
         assert len(llm.requests) == TURNS
         await page.until("agentTts.call.heardMs !== null")
         assert all(0 < ms < SILENT_MS for ms in silences if ms is not None)
-        assert len(silences) - silences.count(None) > TURNS / 2
+        assert len(silences) - silences.count(None) >= 2  # an answer may be interrupted before it is heard
         assert await page.js(f"{agents}.filter((li) => li.querySelector('s')).length") == TURNS - 1
         assert await page.js("agentTts.call.notices") == []
         await page.click("#call")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agent_tts.cli.app import app
 
 AGENT_TTS = (sys.executable, "-m", "agent_tts")
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0  # of a machine with other loads; a test has 300
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -94,7 +94,7 @@ def test_a_spoken_secret_appears_nowhere() -> None:
     found: dict[str, Any] = {
         "log": log.decode(),
         "metrics": metrics,
-        "spans": "\n".join(str(request) for _, request in spans.received),
+        "spans": "\n".join(str(request) for _, request, _ in spans.received),
     }
     for where, what in found.items():
         assert SECRET not in what, where

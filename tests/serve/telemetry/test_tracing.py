@@ -148,8 +148,8 @@ async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
         async with running_node(telemetry={"endpoint": f"{server.url}/"}) as running:
             async with httpx.AsyncClient(base_url=running.url) as client:
                 assert (await client.post("/v1/audio/speech", json=SAMPLE)).status_code == 200
-    assert {path for path, _ in server.received} == {"/v1/traces"}
-    resources = [spans for _, request in server.received for spans in request.resource_spans]
+    assert {path for path, *_ in server.received} == {"/v1/traces"}
+    resources = [spans for _, request, _ in server.received for spans in request.resource_spans]
     names = {span.name for resource in resources for scope in resource.scope_spans for span in scope.spans}
     assert names == {"context", "POST /v1/audio/speech"}
     told = {item.key: item.value.string_value for item in resources[0].resource.attributes}

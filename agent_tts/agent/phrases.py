@@ -1,4 +1,4 @@
-"""What the agent says where the language model gives no answer, by BCP 47 code: the setting `agent.llm.apologies`."""
+"""What the agent says of itself, by BCP 47 code: the settings `agent.llm.apologies` and `fillers`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,26 @@ APOLOGIES = {
     "zh": "抱歉，我现在无法回答。请稍后再试。",
 }
 
+FILLERS = {
+    "de": "Einen Moment.",
+    "en": "One moment.",
+    "es": "Un momento.",
+    "fr": "Un instant.",
+    "it": "Un momento.",
+    "ja": "少々お待ちください。",
+    "ko": "잠시만요.",
+    "pt": "Um momento.",
+    "ru": "Одну минуту.",
+    "zh": "请稍等。",
+}
 
-def apology(own: Mapping[str, str], languages: Sequence[str]) -> str:
-    """The sentence for a voice of these languages, the first one best: the operator's `own`, or one of these."""
-    said = APOLOGIES | {code.lower(): text for code, text in own.items()}
+
+def phrase(known: Mapping[str, str], own: Mapping[str, str], languages: Sequence[str]) -> str:
+    """The one of `known` for a voice of these languages, the first one best; the operator's `own` go before it."""
+    said = dict(known) | {code.lower(): text for code, text in own.items()}
     for language in (*languages[:1], "en"):
         code = "zh" if language.startswith("cmn") else language.lower()
-        for known in (code, code.partition("-")[0]):
-            if known in said:
-                return said[known]
+        for found in (code, code.partition("-")[0]):
+            if found in said:
+                return said[found]
     return ""
