@@ -124,14 +124,14 @@ class Outlet:
 class SlotFeed(Feed, Outlet):
     """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
 
-    `language` is the code of the language that is spoken, `directives` are those that have an effect.
+    `directives` are those that have an effect.
     """
 
     def __init__(
         self,
         opened: Opened,
         slot: int,
-        language: str,
+        reading: Reading,
         first_words: int = 2,
         directives: Directives | None = None,
         each_word: Callable[[str | None], bool] = lambda code: False,
@@ -141,7 +141,6 @@ class SlotFeed(Feed, Outlet):
         # What the engine has to speak next, in order.
         self.pending: deque[Unit | Point] = deque()
         # Cuts the text into units that later text cannot change.
-        reading = Reading.of(opened.options, language)
         self._text = TextFeed(reading, first_words=first_words, directives=directives, each_word=each_word)
 
     def read(self, now: float) -> deque[Unit | Point]:

@@ -321,7 +321,7 @@ class Utterance(AnyUtterance):
         while not self._told:
             if self._is_unread:
                 assert isinstance(self._timeline, WordTimeline)
-                self._tell_words("estimated", self._timeline.read())
+                self._tell_of(self._timeline, self._timeline.read())
             elif self._events:
                 self._translate(self._events.popleft())
             else:
@@ -445,12 +445,8 @@ class Utterance(AnyUtterance):
             return
         match event:
             case Words(words=times):
-                timeline = self._timeline
-                words = [] if timeline is None else timeline.align(times)
-                if isinstance(timeline, WordTimeline) and timeline.aligned:
-                    self._tell_final(words)
-                else:
-                    self._tell_words("estimated", words)
+                if self._timeline is not None:
+                    self._tell_of(self._timeline, self._timeline.align(times))
             case Stages():
                 self.meter.stages(event)
             case Started(queue_ms=queue_ms):
@@ -513,8 +509,9 @@ class Utterance(AnyUtterance):
         if isinstance(self._timeline, WordTimeline) and self._tells:
             if not self._is_resting:
                 self._is_resting = True
-                left = self._timeline.finish(self.audio_ms, cut=event.reason == "length")
-                self._tell_final(left) if self._timeline.aligned else self._tell_words("estimated", left)
+                self._tell_of(self._timeline, self._timeline.finish(self.audio_ms, cut=event.reason == "length"))
+                if self._timeline.is_unread:
+                    return False
             words = self._timeline.settle(most=SETTLED_AT_ONCE)
             self._tell_final(words)
             if len(words) == SETTLED_AT_ONCE:
@@ -532,6 +529,13 @@ class Utterance(AnyUtterance):
         self._tell_words("estimated", words)
         if self.has_events:
             self._wake()
+
+    def _tell_of(self, timeline: WordTimeline | LateTimeline, words: list[Word]) -> None:
+        """Words whose times are final if they are the engine's."""
+        if isinstance(timeline, WordTimeline) and timeline.aligned:
+            self._tell_final(words)
+        else:
+            self._tell_words("estimated", words)
 
     def _tell_final(self, words: list[Word]) -> None:
         """Words with final times, and the marks among them."""

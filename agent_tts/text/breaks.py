@@ -86,6 +86,11 @@ class Breaks:
         """Whether a word of prose ends here, rather than a name of a program."""
         return len(self._word) > 1 and self._word.isalpha()
 
+    @property
+    def in_letter(self) -> bool:
+        """Whether the last word is one letter so far, as the names of a formula are."""
+        return len(self._word) == 1 and self._word.isalpha()
+
     def end_line(self, offset: int) -> None:
         self._pass_held("")
         if not self._lines:

@@ -61,6 +61,8 @@ _MAX_CODE = 12  # of keys
 _MAX_COMMAND = 16  # letters
 # What no formula between dollars has: a long word, words, the end of a sentence.
 _PROSE = re.compile(r"(?<![\\{A-Za-z])[^\W\d_]{4}$|\s[^\W\d_]{3}$|[.;:!?]\s$")
+# The begin of a script of a formula, as far as it goes.
+_SCRIPT = re.compile(r"[_^](?:[-−+]?(?:\d*|[^\W\d_])|\\[A-Za-z]*|\{)")
 _QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
@@ -91,6 +93,7 @@ class Cleaner:
             "": lambda ch, offset: None,
             "\n": self._newline,
             "\\": self._escape,
+            "^": self._power,
             "$": self._dollar,
             "!": self._bang,
             "|": self._bar,
@@ -185,6 +188,11 @@ class Cleaner:
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             code = self._code_span(len(run), after) if len(run) < 3 else self._fenced_code(*run[0], len(run), after)
             return (yield from code)
+        below = after[0] == "{" or (after[0].isdecimal() and self._breaks.in_letter)
+        if mark == "_" and len(run) == 1 and below and is_word(self._before):
+            held = [*run, after]
+            is_whole = yield from self._group(held, mark)
+            return self._say_formula(_text(held[:-1]), held) if is_whole else self._give_up(held)
         alone = mark == "*" and len(run) == 1 and (self._before.isspace() or self._before in _QUOTES)
         if alone and not (self._at_start and after[0].isspace()):
             return (yield from self._star(start, after))
@@ -247,12 +255,16 @@ class Cleaner:
         return [(ch, offset)]
 
     def _quote(self, mark: str, start: int) -> Mode:
-        """At the start of a line, unless it compares: ">90%", and in an item or a cell "> 90%"."""
+        """At the start of a line a quote, unless it compares: ">90%", and in an item or a cell "> 90%"; between words
+        an arrow: "Settings > Privacy".
+        """
         held = [(yield)]
-        if self._at_start and self._breaks.in_item and held[0][0].isspace():
+        if held[0][0].isspace() and (self._breaks.in_item if self._at_start else self._before.isspace()):
             held.append((yield))
-        ch = held[-1][0]
-        if not self._at_start or (ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc")):
+        ch, word = held[-1][0], self._breaks.last_word
+        if not self._at_start and len(held) > 1 and ch.isupper() and len(word) > 1 and word.isalpha():
+            self._arrow(mark, start)
+        elif not self._at_start or (ch and (ch.isnumeric() or ch in "=.~≈±" or category(ch) == "Sc")):
             self._pass(mark, start)
         return held
 
@@ -300,24 +312,44 @@ class Cleaner:
         name = _text(held[:-1])
         if name == "begin":
             return (yield from self._formula(start, r"\\end\{\w+\*?\}", held[-1]))
-        groups, depth = latex.GROUPS.get(name), 0
-        while groups:
-            ch = held[-1][0]
-            depth += (ch == "{") - (ch == "}")
-            groups -= ch == "}" and not depth
-            if ch in ("", "\n") or len(held) == MAX_TAG or (not depth and ch != "}"):
-                groups = None
-                break
-            held.append((yield))
-        if groups is None:
+        wanted, given, is_whole = latex.GROUPS.get(name, MAX_TAG), 0, True
+        while is_whole and (opener := held[-1][0]) and opener in ("{[_^" if given < wanted else "_^"):
+            given += opener == "{"
+            is_whole = yield from self._group(held)
+        if not is_whole or (given < wanted if name in latex.GROUPS else len(held) == len(name) + 1):
             self._pass("\\", start)
             return held
         return self._say_formula(f"\\{_text(held[:-1])}", held)
 
+    def _power(self, mark: str, start: int) -> Mode:
+        """x^2, 10^{-3}; a letter only above another one."""
+        held = [(mark, start)]
+        is_whole = (is_word(self._before) or self._before == ")") and (yield from self._group(held))
+        if is_whole and (self._breaks.in_letter or not held[-2][0].isalpha() or not self._before.isalpha()):
+            return self._say_formula(f"^{{{_text(held[1:-1]).strip('{}')}}}", held)
+        self._pass(mark, start)
+        return held[1:] or [(yield)]
+
+    def _group(self, held: list[Char], text: str = "") -> Generator[None, Char, bool]:
+        """Read on behind the last of `held`, a bracket or the mark of a script, up to what comes after the group.
+
+        Returns whether it is whole.
+        """
+        depth = 0
+        while True:
+            ch = held[-1][0]
+            text, depth = text + ch, depth + (ch in "{[") - (ch in "}]")
+            held.append((yield))
+            after = held[-1][0]
+            if depth and (after in ("", "\n") or len(held) > MAX_TAG):
+                return False
+            if not depth and not (after and text[-1] not in "}]" and _SCRIPT.fullmatch(text + after)):
+                return text[-1] in "}]" or text[-1].isalnum()
+
     def _say_formula(self, formula: str, held: list[Char]) -> list[Char]:
         """Say it in words at the offsets of `held`, whose last character comes behind it and is read next."""
         words, after = latex.said(formula, self._language), held[-1]
-        if words and is_word(self._before):
+        if words and (is_word(self._before) or self._before == ")"):
             self._pass(" ", held[0][1])
         self._pass_all(spread(words, [offset for _, offset in held[:-1]]) if words else [])
         if words and is_word(after[0]):

@@ -28,6 +28,7 @@ class Reading:
     clean: bool = True  # make markdown, links and emoji speakable
     normalize: str | None = None  # say numbers and signs in words of this language; None leaves them
     language: str = "en"  # of formulas
+    left: frozenset[str] = frozenset()  # codes of languages whose numbers are left to the engine
 
     @classmethod
     def of(cls, options: EngineOptions, language: str) -> Reading:
@@ -48,7 +49,8 @@ class Reader:
     """
 
     def __init__(self, reading: Reading, sink: Sink) -> None:
-        self._normalizer = normalizer(sink, reading.normalize) if reading.normalize else None
+        numbers = reading.normalize and reading.normalize.partition("-")[0] not in reading.left
+        self._normalizer = normalizer(sink, reading.normalize) if reading.normalize and numbers else None
         self._said = self._normalizer.push if self._normalizer else sink
         self._cleaner = Cleaner(self._said, reading.language) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain

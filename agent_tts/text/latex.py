@@ -19,7 +19,10 @@ _SIGNS = "times × cdot × div / pm ± neq ≠ ne ≠ approx ≈ leq ≤ le ≤ 
 _SYMBOLS |= dict(zip(_SIGNS.split()[::2], _SIGNS.split()[1::2], strict=True))
 _SYMBOLS |= {name: f" {name} " for name in ("sin", "cos", "tan", "log", "ln", "exp", "max", "min")}
 
-_TEXT = ("text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed")
+_NAMES = (
+    "text textbf textit texttt textsf mathrm mathbf mathit mathbb mathcal operatorname boxed emph underline vec hat"
+)
+_TEXT = (*_NAMES.split(), "bar", "overline", "tilde")
 # How many groups in braces a command has; some have no words and are left out.
 GROUPS = (
     dict.fromkeys((*_SYMBOLS, "int", "sum", "prod", "lim", "partial", "nabla"), 0)

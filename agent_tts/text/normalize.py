@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from agent_tts.text.chars import PICTOGRAPH, spread
 from agent_tts.text.spoken import de, en, es, fr, it, ja, ko, pt, ru, zh
-from agent_tts.text.spoken.runs import MAX_RUN, Runs, starts_run
+from agent_tts.text.spoken.runs import ITEM, MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, is_code
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
@@ -126,11 +126,13 @@ class _InWords:
         self._passing = False  # whether the word that is being read is longer than `MAX_WORD`
         self._before = ""  # the word before those that wait, in lower case
         self._recent = ""  # the words before those that wait
+        self._at_start = True  # of a line
 
     def push(self, ch: str, offset: int) -> None:
         if ch in ("\n", PICTOGRAPH):
             self.flush(offset)
             self._sink(ch, offset)
+            self._at_start = self._at_start or ch == "\n"
         elif ch.isspace():
             self._end_word(ch, offset)
         elif self._passing:
@@ -172,11 +174,15 @@ class _InWords:
     def _say(self) -> None:
         """Pass on the first word that waits, with the words that belong to it."""
         texts, words = self._texts(), self._table.words
+        at_start, self._at_start = self._at_start, False
         for count in range(len(texts), 0, -1):
             text = " ".join(texts[:count])
             said = words.get(text) or words.get(text[:1].lower() + text[1:]) if count == 1 else None
             if said is not None:
                 self._replace(count, 0, len(text), said)
+                return
+            if at_start and ITEM.fullmatch(text) and self._words[0][1]:
+                self._replace(count, 0, len(text), f"{self._table.say_number(text[:-1])},")
                 return
             start = _LEAD.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
             core = text[start:].rstrip(_TRAILING)
@@ -184,7 +190,7 @@ class _InWords:
                 start, core = start - 1, f"({core}"
             after = text[start + len(core) :] + " ".join(("", *texts[count : count + 1]))
             dotted = f"{core}." if after.startswith(".") else core
-            goes_on = _ABBREVIATED.match(after) is not None
+            goes_on = _ABBREVIATED.match(after) is not None or self._table.ends_with_a_short_day(core)
             for written in (dotted, core) if goes_on else (core, dotted):
                 if (said := self._said(written)) is not None:
                     pointed = goes_on and (written == dotted or self._table.abbreviated(core))

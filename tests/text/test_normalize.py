@@ -155,8 +155,8 @@ ENGLISH = {
     "No. 5, #7": "number five, number seven",
     # acronyms and abbreviations
     "the FBI's": "the FBI's",
-    "The FBI and NASA": "The F B I and NASA",
-    "HTTP APIs": "H T T P A P Is",
+    "The FBI and NASA": "The FBI and NASA",
+    "HTTP APIs": "HTTP APIs",
     "Dr. Who vs. Mr. X": "Doctor Who versus Mister X",
     # lookalikes
     "COVID-19, B2B, 4K": "COVID-19, B2B, 4K",

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 import av
-from aiortc import MediaStreamTrack, RTCDataChannel
+from aiortc import MediaStreamTrack
 from aiortc.mediastreams import MediaStreamError
 from starlette.types import Send
 from starlette.websockets import WebSocket
@@ -24,7 +24,7 @@ from agent_tts.serve.access.guard import Client
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.transports.rtc_peer import MAX_BUFFERED, MAX_STRAY_CHANNELS, RTCP_SILENCE_S, SpeechConnection
+from agent_tts.serve.transports.rtc_peer import MAX_BUFFERED, SpeechConnection
 from agent_tts.serve.transports.sdp import Offer
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import next_message
@@ -81,14 +81,6 @@ class RtcLine:
         # Called when sound may have been played to its end.
         self.on_played: Callable[[], None] = lambda: None
         self._timeouts = node.settings.timeouts
-        self._longest = node.settings.limits.message_bytes
-        self._peer = SpeechConnection(node, client, lambda: self.on_played(), self._lose, microphone=True)
-        self._peer.connection.on("datachannel", self._on_channel)
-        self._peer.connection.on("connectionstatechange", self._on_state)
-        # The client's channel, None until it is open; when it must be; how many others were opened.
-        self._channel: RTCDataChannel | None = None
-        self._channel_due = time.monotonic() + 3 * self._timeouts.handshake_s
-        self._strays = 0
         # Bytes that the client takes in one message.
         self._most = 0
         # Messages that were not read yet, and the user's voice, pcm; set when there is more of either, or an end.
@@ -101,6 +93,9 @@ class RtcLine:
         self._ended: set[str] = set()
         # Why the client is lost; None while it is not.
         self._lost: str | None = None
+        self._peer = SpeechConnection(
+            node, client, lambda: self.on_played(), self._has_room.set, self._on_message, self._lose, microphone=True
+        )
         # Takes the client's voice; None before the answer, or if it sends none.
         self._listener: asyncio.Task[None] | None = None
 
@@ -122,10 +117,12 @@ class RtcLine:
         return self._messages.popleft() if self._messages else None
 
     async def room(self) -> None:
-        while self._lost is None and (self._channel is None or self._channel.bufferedAmount >= MAX_BUFFERED):
+        while self._lost is None and (
+            (channel := self._peer.channel) is None or channel.bufferedAmount >= MAX_BUFFERED
+        ):
             self._has_room.clear()
             try:
-                async with asyncio.timeout(None if self._channel is None else self._timeouts.write_s):
+                async with asyncio.timeout(None if channel is None else self._timeouts.write_s):
                     await self._has_room.wait()
             except TimeoutError:
                 raise SlowConsumer("the client reads no messages") from None
@@ -133,12 +130,13 @@ class RtcLine:
             raise ConnectionError(self._lost)
 
     def send(self, texts: list[str], size: int) -> None:
-        assert self._channel is not None, "there is room"
+        channel = self._peer.channel
+        assert channel is not None, "there is room"
         for text in texts:
             if len(text.encode()) > self._most:
                 self._lose("a message is too long for the client")
-            elif self._channel.readyState == "open":
-                self._channel.send(text)
+            elif channel.readyState == "open":
+                channel.send(text)
 
     def cut(self) -> None:
         self._lose("cut")
@@ -152,11 +150,7 @@ class RtcLine:
 
     def gone(self) -> str | None:
         """Why the client cannot be reached any more; None if it can."""
-        now = time.monotonic()
-        if self._channel is None:
-            return self._lost or ("no data channel was opened" if now > self._channel_due else None)
-        is_silent = now - max(self._channel_due, self._peer.guard.heard_at) > RTCP_SILENCE_S
-        return self._lost or self._peer.guard.fault or ("the client is gone" if is_silent else None)
+        return self._lost or self._peer.gone(time.monotonic())
 
     def _lose(self, why: str) -> None:
         """The first reason counts."""
@@ -164,26 +158,8 @@ class RtcLine:
         for event in (self._has_message, self._has_voice, self._has_room):
             event.set()
 
-    def _on_state(self) -> None:
-        if self._peer.connection.connectionState in ("failed", "closed"):
-            self._lose("the client has hung up")
-
-    def _on_channel(self, channel: RTCDataChannel) -> None:
-        if self._channel is not None:
-            channel.close()
-            self._strays += 1
-            if self._strays > MAX_STRAY_CHANNELS:
-                self._lose("the client opens too many data channels")
-            return
-        self._channel, self._channel_due = channel, time.monotonic()
-        channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
-        channel.on("bufferedamountlow", self._has_room.set)
-        channel.on("message", self._on_message)
-        channel.on("close", lambda: self._lose("the client has hung up"))
-        self._has_room.set()
-
     def _on_message(self, data: str | bytes) -> None:
-        if len(data) > self._longest or len(self._messages) == MAX_MESSAGES:
+        if len(self._messages) == MAX_MESSAGES:
             self._lose("the client sends too much")
         elif self._lost is None:
             self._messages.append(data)

@@ -40,7 +40,7 @@ from agent_tts.messages import StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, ResolvedVoice, within
 from agent_tts.text.chars import is_silent
 from agent_tts.text.directives import Ability, Directives
-from agent_tts.text.feed import Unit
+from agent_tts.text.feed import Reading, Unit
 
 # Time for synthesis in one step, in seconds; slots that are left out are spoken in the next step.
 STEP_BUDGET_S = 0.005
@@ -58,6 +58,10 @@ IDLE_S = 0.005
 MAX_DEADLY = 3
 
 PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language", "ipa")
+
+# Numbers and signs are in words wherever text is cleaned: espeak-ng and hibari read "1/2" and "10 - 15" as "one slash
+# two" and "ten fifteen", and leave out ">". Not in these languages, whose number words espeak-ng cannot read (kanji).
+NOT_READ = frozenset(("ja",))
 
 # A pause follows these; closers may stand before it.
 CLAUSE_ENDS = tuple(".!?;:,…—–。！？，、；：।؟؛،")
@@ -161,7 +165,9 @@ class EspeakRequest:
         self._prosody = Prosody()
         code = self._own.code
         directives = Directives(PERFORMS, self._voices.languages, code)
-        self.feed = SlotFeed(opened, slot, code, first_words, directives, lambda other: self._by_word(other or code))
+        as_a_person = replace(options, normalize=options.normalize or options.clean)
+        reading = replace(Reading.of(as_a_person, code), left=NOT_READ)
+        self.feed = SlotFeed(opened, slot, reading, first_words, directives, lambda other: self._by_word(other or code))
         self._leveler = levels.leveler(replace(options, voice=voice), self._workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None

@@ -51,7 +51,10 @@ class SpeechConnection:
 
     Args:
         wake: called when the track has room for more, and when all of it is played.
-        on_fault: called with the reason when nothing can be sent any more.
+        on_room: called when the channel is open, and when it has room for more.
+        on_message: called with each message on it.
+        on_fault: called with the reason when the connection must end.
+        label: the channel's; None: any. The first one counts, others are closed.
         microphone: whether the client's voice is received, if it sends some.
     """
 
@@ -60,8 +63,11 @@ class SpeechConnection:
         node: Node,
         client: Client,
         wake: Callable[[], None],
+        on_room: Callable[[], None],
+        on_message: Callable[[str | bytes], None],
         on_fault: Callable[[str], None],
         *,
+        label: str | None = None,
         microphone: bool = False,
     ) -> None:
         self.track = SpeechTrack(wake)
@@ -70,7 +76,19 @@ class SpeechConnection:
         )
         # It has turns of the event loop for what comes in.
         flow = Flow(node.fair_queue.share(client.key_id))
-        self.guard = PeerGuard(self.connection, node.metrics, flow, node.settings.limits.message_bytes)
+        self._longest = node.settings.limits.message_bytes
+        self.guard = PeerGuard(self.connection, node.metrics, flow, self._longest)
+        # The channel, None until the client has opened it; when it must be there; how many others were opened.
+        self.channel: RTCDataChannel | None = None
+        self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
+        self._strays = 0
+        # When the client opened the channel or last sent a message, in monotonic seconds.
+        self.alive_at = 0.0
+        self._label, self._on_room, self._on_fault = label, on_room, on_fault
+        # It is left at the end: a cycle would keep the peer.
+        self._on_message = on_message
+        self.connection.on("datachannel", self._take_channel)
+        self.connection.on("connectionstatechange", self._on_state)
         # Sends the track, and receives its RTCP.
         direction = "sendrecv" if microphone else "sendonly"
         self._transceiver = self.connection.addTransceiver("audio", direction=direction)
@@ -93,6 +111,44 @@ class SpeechConnection:
         await self.connection.setLocalDescription(await self.connection.createAnswer())
         return offer.answer(str(self.connection.localDescription.sdp))
 
+    def gone(self, now: float) -> str | None:
+        """Why the client cannot be reached; None if it can."""
+        if self.guard.fault is not None:
+            return self.guard.fault
+        if self.channel is None:
+            return "no data channel was opened" if now > self._channel_due else None
+        is_silent = now - max(self.alive_at, self.guard.heard_at) > RTCP_SILENCE_S
+        return "the client is gone" if is_silent else None
+
+    def _on_state(self) -> None:
+        if self.connection.connectionState in ("failed", "closed"):
+            self._on_fault(f"the connection is {self.connection.connectionState}")
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        if self.channel is not None or self._label not in (None, channel.label):
+            if self._label is not None:
+                error = UnsupportedProtocol(f"a peer speaks on one data channel, labelled {self._label}")
+                for message in protocol.NativeAdapter().encode(Failed(None, error, fatal=True)):
+                    channel.send(message)
+            channel.close()
+            self._strays += 1
+            if self._strays > MAX_STRAY_CHANNELS:
+                self._on_fault("the client opens too many data channels")
+            return
+        self.channel, self.alive_at = channel, time.monotonic()
+        channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
+        channel.on("bufferedamountlow", self._on_room)
+        channel.on("message", self._take_message)
+        channel.on("close", partial(self._on_fault, "the client closed its data channel"))
+        self._on_room()
+
+    def _take_message(self, data: str | bytes) -> None:
+        self.alive_at = time.monotonic()
+        if len(data if isinstance(data, bytes) else data.encode()) > self._longest:
+            self._on_fault("a message is too long")
+        else:
+            self._on_message(data)
+
     async def close(self, name: str) -> None:
         """End everything in bounded time; `name` is for the log."""
         try:
@@ -102,6 +158,7 @@ class SpeechConnection:
         except TimeoutError:
             logger.error("{}: the connection did not close in {:g} s", name, CLOSE_S)
         self.guard.close()
+        self._on_message = _to_nobody
 
 
 class RtcPeer:
@@ -114,11 +171,9 @@ class RtcPeer:
         self._wake = asyncio.Event()
         # Completed with the reason when the peer is to close.
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        # Not with methods of its own: a cycle would keep the peer after its end.
-        self._peer = SpeechConnection(node, client, self._wake.set, partial(_complete, self._closing))
+        wake, hang_up = self._wake.set, partial(_complete, self._closing)
+        self._peer = SpeechConnection(node, client, wake, wake, self._on_message, hang_up, label=protocol.SUBPROTOCOL)
         self._track = self._peer.track
-        self._peer.connection.on("datachannel", self._on_channel)
-        self._peer.connection.on("connectionstatechange", self._on_state)
         # It has turns of the event loop for what it sends.
         self._sending = Flow(node.fair_queue.share(client.key_id))
         # Counts the client until the peer is closed.
@@ -129,13 +184,7 @@ class RtcPeer:
         # Random, so that only its client can name the peer in DELETE.
         self.id = self._session.id
         self._adapter.max_message = DEFAULT_MAX_MESSAGE
-        # The protocol's data channel, None until the client has opened it; when it must be there; how many others are.
-        self._channel: RTCDataChannel | None = None
-        self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
-        self._stray_channels = 0
-        # When the client last sent a message, and whether it has sent a ping.
-        self._alive_at = time.monotonic()
-        self._pings = False
+        self._pings = False  # the client has sent a ping
         # Since when `MAX_BUFFERED` bytes or more wait for the client, or None; and how fast it takes them.
         self._full_since: float | None = None
         self._pace = Pace(node.settings.timeouts.write_s, time.monotonic())
@@ -185,17 +234,13 @@ class RtcPeer:
     def _close_reason(self, now: float) -> str | None:
         if self._closing.done():
             return self._closing.result()
-        if self._peer.guard.fault is not None:
-            return self._peer.guard.fault
-        if self._channel is None:
-            return "no data channel was opened" if now > self._channel_due else None
-        if self._pings:
-            is_gone = now - self._alive_at > PING_SILENCE_S
-        else:
-            is_gone = now - max(self._alive_at, self._peer.guard.heard_at) > RTCP_SILENCE_S
-        if is_gone:
+        if (why := self._peer.gone(now)) is not None:
+            return why
+        if self._peer.channel is None:
+            return None
+        if self._pings and now - self._peer.alive_at > PING_SILENCE_S:
             return "the client is gone"
-        self._pace.look(now, self._channel.bufferedAmount)
+        self._pace.look(now, self._peer.channel.bufferedAmount)
         if self._full_since is not None and now >= self._pace.deadline(self._full_since):
             self._drop_slow("the client reads no messages")
             return self._closing.result()
@@ -207,35 +252,8 @@ class RtcPeer:
             self._node.metrics.refused.labels(SlowConsumer.code).inc()
             self.hang_up(why)
 
-    def _on_state(self) -> None:
-        if self._peer.connection.connectionState in ("failed", "closed"):
-            self.hang_up(f"the connection is {self._peer.connection.connectionState}")
-
-    def _on_channel(self, channel: RTCDataChannel) -> None:
-        if channel.label != protocol.SUBPROTOCOL or self._channel is not None:
-            error = UnsupportedProtocol(f"a peer speaks on one data channel, labelled {protocol.SUBPROTOCOL}")
-            for message in self._adapter.encode(Failed(None, error, fatal=True)):
-                channel.send(message)
-            channel.close()
-            self._stray_channels += 1
-            if self._stray_channels > MAX_STRAY_CHANNELS:
-                self.hang_up("the client opens too many data channels")
-            return
-        self._channel = channel
-        self._alive_at = time.monotonic()
-        channel.bufferedAmountLowThreshold = MAX_BUFFERED // 2
-        channel.on("bufferedamountlow", self._wake.set)
-        channel.on("message", self._on_message)
-        channel.on("close", lambda: self.hang_up("the client closed its data channel"))
-        self._wake.set()
-
     def _on_message(self, data: str | bytes) -> None:
         if self._closing.done():
-            return
-        self._alive_at = time.monotonic()
-        size = len(data if isinstance(data, bytes) else data.encode())
-        if size > self._node.settings.limits.message_bytes:
-            self.hang_up("a message is too long")
             return
         try:
             self._session.receive(self._seen(self._adapter.decode(data)))
@@ -250,11 +268,11 @@ class RtcPeer:
     async def _pump(self) -> None:
         while True:
             self._wake.clear()
-            if self._channel is not None:
+            if (channel := self._peer.channel) is not None:
                 async with self._sending:
-                    self._send_some(self._channel)
+                    self._send_some(channel)
                 if self._session.closing is not None:
-                    await self._linger(self._channel)
+                    await self._linger(channel)
                     self.hang_up(self._session.closing[1])
             await self._wake.wait()
 
@@ -296,3 +314,7 @@ class RtcPeer:
 def _complete(closing: asyncio.Future[str], why: str) -> None:
     if not closing.done():
         closing.set_result(why)
+
+
+def _to_nobody(data: str | bytes) -> None:
+    """Where the messages of a closed connection go."""

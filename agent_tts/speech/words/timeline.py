@@ -7,6 +7,7 @@ time: a word, or a part of a long one.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from agent_tts.messages import Word
 from agent_tts.protocol import heard
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.text.breaks import WRAP
-from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
+from agent_tts.text.lengths import CLAUSE_PAUSE_MS, LONG_PIECE, SENTENCE_PAUSE_MS, length
+from agent_tts.text.words import END_CHARS
 from agent_tts.text.words import words as words_in
 
 # If words are not sent, text is read this far ahead of the audio. With pauses it is further, because their estimates
@@ -27,6 +29,13 @@ READ_AHEAD_MS, READ_AHEAD_PAUSES_MS = 15_000.0, 60_000.0
 
 # Characters that are read at once, in about a millisecond; the rest waits for `read`. Longer tokens are read in parts.
 READ_CHARS = 256
+
+# Of a word that goes on to come, so much is read at once, and as much is left for its end: a word of a script with
+# spaces may be a long address.
+TAIL_CHARS = 2 * LONG_PIECE
+
+MAX_READ = 64  # words with the engine's times that are told at once
+_LAST_DIGIT = re.compile(r".*\d", re.DOTALL)
 
 # If words are not sent, text is read again after so many pieces of audio.
 READ_EVERY = 12
@@ -86,8 +95,9 @@ class WordTimeline:
         self._said: list[tuple[int, int]] = []
         self._longer: deque[tuple[int, float]] = deque()
         self._read_chars = self._read_from = 0
-        # The engine's times, in text order.
+        # The engine's times, in text order, and where the text begins that it has none for.
         self._marks: list[Word] = []
+        self._known: float = 0
         self._fit = Fit(speed, pace)
         self._pieces = 0
         # Character offsets of the estimated marks.
@@ -116,26 +126,29 @@ class WordTimeline:
         if said := len(text.rstrip()):
             self.place = self._length + said
         self._length += len(text)
-        chunk, start, end = self._tail + text, self._length - len(text) - len(self._tail), 0
-        self._tail = ""
+        head, goes_on = self._tail[:-END_CHARS], bool(self._tail)
+        chunk, self._tail = self._tail[-END_CHARS:] + text, ""
+        start, end = self._length - len(chunk), 0
         for place, word in words_in(chunk):
             self._gap += chunk[end:place]
-            end = place + len(word)
+            end, at = place + len(word), start + place - len(head)
+            if not goes_on:
+                self._begin_word(word[0], at)
+            word, head, goes_on = head + word, "", False
             if end == len(chunk):
                 self._tail = word
             else:
-                self._add_word(word, start + place)
+                self._pending.append((word, at))
         self._gap += chunk[end:]
         return self._estimate()
 
-    def _add_word(self, word: str, start: int) -> None:
-        """A complete word, and before it a pause where a line ends that is not filled."""
+    def _begin_word(self, first: str, start: int) -> None:
+        """A pause before a word with which a line begins, unless the line before it was filled."""
         lines, self._gap = self._gap.count("\n"), ""
         if lines:
-            if (lines > 1 or start - self._line < WRAP or not word[0].isalpha()) and not self.aligned:
+            if (lines > 1 or start - self._line < WRAP or not first.isalpha()) and not self.aligned:
                 self._pending.append((SENTENCE_PAUSE_MS if lines > 1 else CLAUSE_PAUSE_MS, start))
             self._line = start
-        self._pending.append((word, start))
 
     def direct(self, directive: Directive) -> list[Word]:
         """Append a directive; returns the words that can be sent now."""
@@ -161,7 +174,7 @@ class WordTimeline:
     def complete(self) -> list[Word]:
         """The last word is complete; returns the words that can be sent now."""
         if self._tail:
-            self._add_word(self._tail, self._length - len(self._tail))
+            self._pending.append((self._tail, self._length - len(self._tail)))
             self._tail = ""
         return self._estimate()
 
@@ -173,11 +186,11 @@ class WordTimeline:
 
     @property
     def is_unread(self) -> bool:
-        return self._tells and not self.aligned and bool(self._pending)
+        return self._tells and bool(self._pending) and (not self.aligned or self._is_certain())
 
     def read(self) -> list[Word]:
-        """The next words that can be sent now, if `append`, `flush` or `complete` left some."""
-        return self._estimate()
+        """The next words that can be sent now, if another method left some."""
+        return self._completed() if self.aligned else self._estimate()
 
     # ------------------------------------------------------------ times from the engine
 
@@ -190,16 +203,26 @@ class WordTimeline:
         if not self.aligned:
             return [word for piece in times for word in self._pin(piece)]
         self._marks += times
-        done = times[-1].char_end if times else 0
+        if times:
+            self._known = times[-1].char_end
+        return self._completed()
+
+    def _completed(self) -> list[Word]:
+        """The next words whose times are certain, `MAX_READ` of them."""
         words: list[Word] = []
-        while self._pending:
-            token, start = self._pending[0]
+        while self._is_certain() and len(words) < MAX_READ:
+            token, start = self._pending.popleft()
             assert isinstance(token, str)
-            if start + _certain(token) >= done:
-                break
-            self._pending.popleft()
             words.append(self._word(token, start))
         return words
+
+    def _is_certain(self) -> bool:
+        """Whether the engine's times cover the next word. A number may be spoken in several parts."""
+        if not self._pending:
+            return False
+        token, start = self._pending[0]
+        digits = _LAST_DIGIT.match(str(token))
+        return start + (digits.end() - 1 if digits else 0) < self._known
 
     def _pin(self, piece: Word) -> list[Word]:
         words = self.complete() if self._length - len(self._tail) < piece.char_end else []
@@ -231,11 +254,13 @@ class WordTimeline:
             self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
-        """All audio has been made; returns the words that were never sent. `cut`: the audio ended before the text."""
+        """All audio has been made; returns words that were never sent, of which `read` may have more. `cut`: the audio
+        ended before the text.
+        """
         left = self.complete()
         if self.aligned:
-            left += [self._word(token, start) for token, start in self._pending if isinstance(token, str)]
-            self._pending.clear()
+            self._known = math.inf
+            left = self._completed()
         elif not cut:
             left += self._estimate(math.inf)
         self._audio_ms = audio_ms
@@ -304,10 +329,11 @@ class WordTimeline:
         """
         words: list[Word] = []
         chars = READ_CHARS if self._tells and ahead else 0
-        while self._pending and not self.aligned:
+        while not self.aligned and (self._pending or len(self._tail) >= self._read_chars + 2 * TAIL_CHARS):
             if chars <= 0 and not (len(self._tokens) < tokens or self._is_due(until_ms)):
                 break
-            text, start = self._pending[0]
+            comes = not self._pending
+            text, start = (self._tail, self._length - len(self._tail)) if comes else self._pending[0]
             if not self._read_chars:
                 self._read_from = len(self._fit)
             if not isinstance(text, str):
@@ -315,17 +341,17 @@ class WordTimeline:
                 self._obey(text, start)
                 self._tokens.append(("", start, self._read_from, len(self._fit) - 1))
                 continue
-            part = text[self._read_chars : self._read_chars + READ_CHARS]
-            self._mark(part, start + self._read_chars)
-            chars -= len(part) + 1
+            part = text[self._read_chars : self._read_chars + (TAIL_CHARS if comes else READ_CHARS)]
             self._read_chars += len(part)
-            if self._read_chars < len(text):
-                continue
-            del self._pending[0]
-            self._read_chars = 0
-            self._tokens.append((text, start, self._read_from, len(self._fit) - 1))
-            if self._tells:
-                words.append(self._estimated(self._tokens[-1]))
+            is_end = not comes and self._read_chars == len(text)
+            self._mark(part, start + self._read_chars - len(part), is_end=is_end)
+            chars -= len(part) + 1
+            if is_end:
+                del self._pending[0]
+                self._read_chars = 0
+                self._tokens.append((text, start, self._read_from, len(self._fit) - 1))
+                if self._tells:
+                    words.append(self._estimated(self._tokens[-1]))
         return words
 
     def _obey(self, directive: Pause | Prosody | float, start: int) -> None:
@@ -346,8 +372,10 @@ class WordTimeline:
             return begins_ms < until_ms
         return begins_ms <= max(until_ms, self._fit.heard_ms) + self._ahead_ms
 
-    def _mark(self, text: str, start: int) -> None:
+    def _mark(self, text: str, start: int, *, is_end: bool) -> None:
+        """A word, or a part of one, its end or not."""
         pieces, pause_ms = length(text, self._language)
+        pause_ms = pause_ms if is_end else 0.0
         self._paused_ms = pause_ms
         for index, (chars, ms) in enumerate(pieces):
             while self._longer and self._longer[0][0] <= start + chars:
@@ -427,8 +455,3 @@ class Paces:
         self._paces.move_to_end(voice)
         if len(self._paces) > MAX_VOICES:
             self._paces.popitem(last=False)
-
-
-def _certain(token: str) -> int:
-    """Number of characters after which a token's time is certain: a number may be spoken in several parts."""
-    return max((at for at, char in enumerate(token) if char.isdecimal()), default=0)

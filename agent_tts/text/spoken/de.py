@@ -18,6 +18,8 @@ _ORDERED = dict.fromkeys(words("Stock Platz Tag Teil Gang Versuch"), "r")
 _ORDERED |= dict.fromkeys(words("Etage Klasse Auflage Woche Runde Liga Reihe"), "")
 _ORDERED |= dict.fromkeys(words("OG Obergeschoss Mal Kapitel Jahr Quartal Semester"), "s")
 
+_DAYS = frozenset(words("mo di mi do fr sa so montag dienstag mittwoch donnerstag freitag samstag sonntag"))
+
 # After these an ordinal ends in -en, and four digits are a year.
 _DATIVE = words("am vom zum bis dem den beim ab seit im des zur")
 _BEFORE_YEAR = {*words("im in seit ab bis von vom vor nach um jahr jahre jahres jahren zwischen"), ""}
@@ -32,7 +34,8 @@ _NOT_FEMININE = {*words("Name Junge Kunde Kollege Auge Ende Käse Gebäude Gramm
 _WORDS = {
     "z.B.": "zum Beispiel", "d.h.": "das heißt", "usw.": "und so weiter", "bzw.": "beziehungsweise", "Dr.": "Doktor",
     "Prof.": "Professor", "ca.": "circa", "inkl.": "inklusive", "ggf.": "gegebenenfalls", "Nr.": "Nummer",
-    "vgl.": "vergleiche",
+    "vgl.": "vergleiche", "Abs.": "Absatz", "§": "Paragraf", "zw.": "zwischen", "Kap.": "Kapitel", "Jh.": "Jahrhundert",
+    "mind.": "mindestens", "max.": "maximal", "Tel.": "Telefon", "Art.-Nr.": "Artikelnummer", "Std.": "Stunden",
 }
 # fmt: on
 
@@ -90,12 +93,12 @@ def table(*, dative: bool = False) -> Table:
                 lambda match, before: _date(int(match[1]), _month(match[2]), match[3], before),
             ),
             rule(
-                r"(\d{1,2})\.(\d{1,2})\.(\d{4}|\d\d)?",
+                r"(\d{1,2})\.\ ?(\d{1,2})\.(?:\ ?(\d{4}|\d\d))?",
                 lambda match, before: (
                     _date(int(match[1]), int(match[2]), match[3], before)
                     if 0 < int(match[1]) <= 31
                     and 0 < int(match[2]) <= 12
-                    and (len(match[3] or "") == 4 or before in _DATIVE)
+                    and (len(match[3] or "") == 4 or before in _DATIVE or before.rstrip(",.") in _DAYS)
                     else None
                 ),
             ),
@@ -103,7 +106,7 @@ def table(*, dative: bool = False) -> Table:
             rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
             rule(r"(\d{1,2})\.\ ([^\W\d_]{2,})", _ordinal),
             rule(rf"(\d{{1,2}})\.[-–](\d{{1,2}})\.\ ({any_of([*MONTHS, *_SHORT])})", _days),
-            rule(r"(1[1-9]\d\d|[2-9]0)(er)?", _year_alone),
+            rule(r"(1[1-9]\d\d|[2-9]0)(?:(er)(-[A-Z]\w+)?)?", _year_alone),
             rule(
                 r"(\d[\d.]*),[-–]{1,2}(?:\ ?€)?",
                 lambda match, _: f"{cardinal(int(match[1].replace('.', '')), 'de')} Euro",
@@ -164,9 +167,9 @@ def _year(number: int) -> str:
 
 def _year_alone(match: re.Match[str], before: str) -> str | None:
     if len(match[1]) == 2:
-        return f"{cardinal(int(match[1]), 'de')}er" if match[2] else None
+        return f"{cardinal(int(match[1]), 'de')}er{match[3] or ''}" if match[2] else None
     if match[2]:
-        return f"{_year(int(match[1]))}er"
+        return f"{_year(int(match[1]))}er{match[3] or ''}"
     return _year(int(match[1])) if before.rstrip(".") in _BEFORE_YEAR else None
 
 

@@ -40,15 +40,6 @@ _DECADES = frozenset(("the", "his", "her", "their", "my", "your", "our", "early"
 # Three or four digits after these are said in pairs: "room two oh four".
 _PAIRED = {"room", "flight", "suite", "gate", "route", "highway", "apartment", "boeing", "rtx"}
 
-# Spelled although they have a vowel; abbreviations without a vowel always are.
-# fmt: off
-_SPELLED = frozenset((
-    "AC", "AI", "API", "APIs", "ATM", "CEO", "CEOs", "CIA", "CPU", "CPUs", "DIY", "DNA", "EU", "FAQ", "FAQs", "FBI",
-    "GPU", "GPUs", "HIV", "ID", "IDs", "IP", "IQ", "ISO", "IoT", "NBA", "NGO", "OK", "QA", "RPA", "SEO", "SUV", "UFO",
-    "UI", "UK", "UN", "URL", "URLs", "USA", "USB", "UX", "VIP",
-))
-# fmt: on
-
 _PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon", "lb": "pound"}
 _PER |= {word: word for word in words("month year hour week day night person user minute item")}
 _SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillion": "T tn"}  # after an amount of money
@@ -57,6 +48,7 @@ _SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillio
 _WORDS = {
     "Dr.": "Doctor", "Mr.": "Mister", "Mrs.": "Missus", "Prof.": "Professor", "vs.": "versus", "e.g.": "for example",
     "i.e.": "that is", "approx.": "approximately", "@": "at",
+    "appt.": "appointment", "ext.": "extension", "w/": "with", "w/o": "without",
 }
 # fmt: on
 
@@ -73,7 +65,7 @@ def table(*, day_first: bool = False) -> Table:
         | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
         abbreviations=_WORDS,
         rules=(
-            rule(r"(?P<year>\d{4})-(?P<month>0\d|1[0-2])-(?P<day>[0-2]\d|3[01])", _date),
+            rule(r"(?P<year>\d{4})([-/])(?P<month>0\d|1[0-2])\2(?P<day>[0-2]\d|3[01])", _date),
             *(
                 rule(rf"{one}(?P<separator>[/-]){other}(?P=separator)(?P<year>\d{{4}}|(?<=/)\d\d)", _date)
                 for one, other in ((first, second), (second, first))
@@ -86,16 +78,15 @@ def table(*, day_first: bool = False) -> Table:
             rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
             rule(r"([IVX]{2,6}|V)(['’]s)?", _monarch),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
-            rule(r"~(\d{1,9})", lambda match, _: f"about {cardinal(int(match[1]))}"),
             rule(r"(\d{4})[-–](\d{4})", _years),
             rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in _PAIRED else None),
             rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
-            rule(r"([1-9]\d{0,3})(-[a-z]{2,}(?:-[a-z]+)*)", lambda match, _: _number(match[1]) + match[2]),
+            rule(r"(?:(1)-)?(8\d\d)-([A-Z][A-Z-]{3,})", _vanity),
+            rule(r"([Mm]id|[Ee]arly|[Ll]ate)-([2-9]0)s", lambda match, _: f"{match[1]} {_number(match[2])[:-1]}ies"),
             rule(r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in _DECADES else None),
             rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
             rule(r"(\d{4})(s?)", _year_alone),
-            rule(r"[A-Z]{2,6}s?|IoT", _spelled),
         ),
         per={sign: f"per {word}" for sign, word in _PER.items()},
         number_signs=("No.", "#"),
@@ -127,6 +118,12 @@ def _number(written: str) -> str:
 def _version(match: re.Match[str], _: str) -> str:
     said = " point ".join(map(_number, (match[2] or match[4]).split(".")))
     return f"version {said}" if match[1] or match[3] else said
+
+
+def _vanity(match: re.Match[str], _: str) -> str:
+    """1-800-FLOWERS."""
+    said = [*filter(None, (match[1] and "one", _pairs(int(match[2]))))]
+    return f"{' '.join(said)} {match[3].replace('-', ' ')}"
 
 
 def _date(match: re.Match[str], _: str) -> str:
@@ -200,13 +197,3 @@ def _minutes(written: str) -> str:
 def _years(match: re.Match[str], _: str) -> str | None:
     first, last = match.groups()
     return f"{_year(first)} to {_year(last)}" if "1100" <= first < last < "2100" else None
-
-
-def _spelled(match: re.Match[str], before: str) -> str | None:
-    written = match[0]
-    if before in _NUMBERED and not written.strip("IVX"):
-        return None
-    letters = written.removesuffix("s")
-    if written not in _SPELLED and (re.search("[AEIOUY]", letters) or not 2 <= len(letters) <= 5):
-        return None
-    return " ".join(letters.upper()) + ("s" if written.endswith("s") else "")

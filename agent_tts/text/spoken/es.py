@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, short_months, words
 from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
@@ -42,10 +42,11 @@ class _Spanish(Romance):
 def table() -> Table:
     return _Spanish(
         "es",
-        scales={word: Noun(word, word) for word in ("millón", "millones")},
+        scales={word: Noun(word, word) for word in ("millón", "millones", "mil")},
         abbreviations=_WORDS,
         rules=(
             *numeric_dates("/-.", day_first("es", MONTHS, "primero", " de "), "el del al día"),
+            short_months(MONTHS, day_first("es", MONTHS, "primero", " de ")),
             rule(r"(0?[1-9]|1[0-2])(?::([0-5]\d))?\ ?([ap])\.?(?:\ ?m\.?)", _clock_12),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primero de {match[1]}"),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)(?:\ ?(?:h|hs|hrs)\.?)? | ([01]?\d|2[0-4])\ ?(?:h|hs|hrs)\.?", _clock),
@@ -69,7 +70,7 @@ def table() -> Table:
         agreeing=(r"\d{0,8}(?<!1)1", r"[2-9]\d\d"),
         dotted=frozenset(("a.m.", "p.m.", "m.")),
         joins=frozenset(("de", "a.", "p.")),
-        months=tuple(MONTHS),
+        months=(*MONTHS, *(month[:3] for month in MONTHS)),
     )
 
 

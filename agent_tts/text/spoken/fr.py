@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import day_first, numeric_dates, words
+from agent_tts.text.spoken.shared import day_first, numeric_dates, short_months, words
 from agent_tts.text.spoken.table import Table, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
 MONTHS = words("janvier février mars avril mai juin juillet août septembre octobre novembre décembre")
+_SHORT = words("janv févr avr juil sept oct nov déc")
 _FEMININE = re.compile(
     r"(?!malade).*(?:tion|sion|té|ée|ence|ance|ette|esse|ure|aine|ière|elle|euse|rice|ie|ude|ine|ille|ade)"
     r"|heure|minute|seconde|page|personne|fois|semaine|nuit|table|chose|main|voiture|tasse|tonne|femme|fille|pomme|part",
@@ -19,7 +20,7 @@ _ORDINALS = {"re": "f", "ère": "f", "nde": "f", "er": "m", "e": "m", "ème": "m
 # fmt: off
 _WORDS = {
     "M.": "Monsieur", "Mme": "Madame", "Mlle": "Mademoiselle", "Dr": "Docteur",
-    "etc.": "et cetera",
+    "etc.": "et cetera", "env.": "environ", "art.": "article",
 }
 # fmt: on
 
@@ -59,8 +60,9 @@ def table() -> Table:
         rules=(
             rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
             *numeric_dates("/.-", day_first("fr", MONTHS, "premier", " "), "le du au dès"),
+            short_months(MONTHS, day_first("fr", MONTHS, "premier", " ")),
             rule(r"([IVX]+)(e|er|ème|re)", _century),
-            rule(r"24h/24|7j/7", lambda match, _: _ALWAYS[match[0]]),
+            rule(r"24\ ?h/24|7\ ?j/7", lambda match, _: _ALWAYS[match[0].replace(" ", "")]),
             rule(r"([01]?\d|2[0-4])\ ?[hH]\ ?([0-5]\d)?(?:\ ?min)? | ([01]?\d|2[0-4]):([0-5]\d)", _clock),
             rule(rf"(\d{{1,3}})({'|'.join(sorted(_ORDINALS, key=len, reverse=True))})", _ordinal),
         ),
@@ -73,6 +75,7 @@ def table() -> Table:
         r"(?: est| est le)?|dossier|référence",
         roman_after=frozenset(("chapitre", "tome", "acte", "partie", *_MONARCHS)),
         metre=" ",
+        months=(*MONTHS, *_SHORT),
         agreeing=(r"\d{0,8}(?<!1)1",),
         joins=frozenset(("h",)),
     )

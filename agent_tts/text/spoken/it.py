@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, short_months, words
 from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
@@ -40,10 +40,11 @@ def table() -> Table:
             "mln": Noun("milione", "milioni"),
             "mld": Noun("miliardo", "miliardi"),
         },
-        abbreviations={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera"}
+        abbreviations={"Sig.": "signor", "Dott.": "dottor", "Prof.": "professor", "ecc.": "eccetera", "ca.": "circa"}
         | {"Sig.ra": "signora", "Dott.ssa": "dottoressa"},
         rules=(
             *numeric_dates("/.-", day_first("it", MONTHS, "primo", " "), "il del al dal"),
+            short_months(MONTHS, day_first("it", MONTHS, "primo", " ")),
             rule(rf"1°?\ ({any_of(MONTHS)})", lambda match, before: f"primo {match[1]}"),
             rule(r"([IVX]+)\ (secolo)", _century),
             rule(r"([01]?\d|2[0-4]):([0-5]\d)", lambda match, _: _clock(match)),
@@ -66,7 +67,7 @@ def table() -> Table:
         no_noun=_NO_NOUN,
         agreeing=(r"\d{0,8}(?<!1)1",),
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
-        months=tuple(MONTHS),
+        months=(*MONTHS, *(month[:3] for month in MONTHS)),
     )
 
 

@@ -25,7 +25,8 @@ def runs() -> Runs:
         _SAID.account(),
         _SAID.national(rf"0\d{{1,4}}-\d{{1,4}}-\d{{3,4}}{END}|0\d{{9,10}}{END}|\d{{3}}-\d{{4}}{END}"),
         full_date(
-            r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", lambda year, *day: f"{_SAID.number(year)}年{_month_and_day(*day)}"
+            r"(\d{4})\ ?([-/.])\ ?(\d{1,2})\ ?\2\ ?(\d{1,2})",
+            lambda year, *day: f"{_SAID.number(year)}年{_month_and_day(*day)}",
         ),
         _SAID.grouped(),
         _SAID.equation(),
@@ -36,13 +37,16 @@ def runs() -> Runs:
         _SAID.amounts(),
         _SAID.scaled_range(),
         _SAID.amount(),
+        _SAID.rating(),
         _SAID.fraction(),
         _SAID.range(),
         _SAID.measure(),
+        _SAID.more(),
         _SAID.version(),
         _SAID.plain(),
     )
-    return Runs(rules, frozenset(f"{_SAID.scales}{_SAID.counters}分秒月日時") - set("|[]"))
+    counters = f"{_SAID.counters}|時間|[分秒月日時泊]"
+    return Runs(_SAID.code, rules, frozenset(f"{_SAID.scales}{counters}") - set("|[]"), counters=counters)
 
 
 def _month_and_day(month: int, day: int) -> str:

@@ -57,7 +57,7 @@ def runs() -> Runs:
         _SAID.account(),
         _SAID.national(rf"0\d{{1,2}}-\d{{3,4}}-\d{{4}}{END}|01\d{{8,9}}{END}|1[5-8]\d\d-\d{{4}}{END}"),
         full_date(
-            r"(\d{4})([-/.])\ ?(\d{1,2})\2\ ?(\d{1,2})\.?",
+            r"(\d{4})\ ?([-/.])\ ?(\d{1,2})\ ?\2\ ?(\d{1,2})\.?",
             lambda year, *day: f"{cardinal(int(year), 'ko')}년 {_month_and_day(*day)}",
         ),
         _SAID.grouped(),
@@ -78,16 +78,19 @@ def runs() -> Runs:
         rule(r"([01]?\d|2[0-4])\ ?시(?!간)(?=\ ?(?:[0-5]?\d\ ?분|[^가-힣]|\Z|[에까부쯤경반이]))", _hour),
         rule(rf"(\d{{1,2}})\ ?[-–~]\ ?(\d{{1,2}})\ ?{counter}", _range_counted),
         rule(rf"(\d{{1,4}})(?=\ ?{counter})", _counted),
+        _SAID.rating(),
         _SAID.fraction(),
         _SAID.range(),
         _SAID.measure(),
+        _SAID.more(),
         _SAID.version(),
         _SAID.plain(),
     )
     inside = "".join(
-        (_COUNTERS, _OTHERS, _SAID.scales, _SAID.counters, _NUMBERED, "년월일시분초원에까부쯤경반이을으로나")
+        (_COUNTERS, _OTHERS, _SAID.scales, _SAID.counters, _NUMBERED, "년월일시분초원에까부쯤경반이을으로나간박인")
     )
-    return Runs(rules, frozenset(inside) - set("|[]"), "번대")
+    counters = rf"\ ?(?:{any_of(_COUNTERS.split('|'))}|{_SAID.counters}|[년월일분초])"
+    return Runs(_SAID.code, rules, frozenset(inside) - set("|[]"), "번대", counters)
 
 
 def _month(number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, words
+from agent_tts.text.spoken.shared import Romance, day_first, numeric_dates, short_months, words
 from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
@@ -20,6 +20,7 @@ _NO_NOUN = frozenset(
 # fmt: off
 _WORDS = {
     "Sr.": "senhor", "Sra.": "senhora", "Dr.": "doutor", "Dra.": "doutora", "etc.": "etcétera",
+    "aprox.": "aproximadamente",
 }
 _PER = {
     "mês": "por mês", "ano": "por ano", "dia": "por dia", "hora": "por hora", "h": "por hora", "noite": "por noite",
@@ -41,11 +42,12 @@ class _Portuguese(Romance):
 def table() -> Table:
     return _Portuguese(
         "pt",
-        scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões")}
+        scales={word: Noun(word, word) for word in ("milhão", "milhões", "bilhão", "bilhões", "mil")}
         | {"mi": Noun("milhão", "milhões"), "bi": Noun("bilhão", "bilhões")},
         abbreviations=_WORDS,
         rules=(
             *numeric_dates("/-.", day_first("pt", MONTHS, "primeiro", " de "), "dia em no até"),
+            short_months(MONTHS, day_first("pt", MONTHS, "primeiro", " de ")),
             rule(rf"1º?\ de\ ({any_of(MONTHS)})", lambda match, _: f"primeiro de {match[1]}"),
             rule(r"([01]?\d|2[0-4])(?:[h:]([0-5]\d)(?:min|h)?|\ ?h)", _clock),
             rule(r"(\d{1,3})\.?(º|ª|°|o|a)", _ordinal),
@@ -68,7 +70,7 @@ def table() -> Table:
         no_noun=_NO_NOUN,
         agreeing=(r"\d{0,8}(?<!1)[12]", r"[2-9]\d\d"),
         joins=frozenset(("de",)),
-        months=tuple(MONTHS),
+        months=(*MONTHS, *(month[:3] for month in MONTHS)),
     )
 
 

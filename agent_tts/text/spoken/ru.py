@@ -8,7 +8,7 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.shared import numeric_dates, words
+from agent_tts.text.spoken.shared import numeric_dates, short_months, words
 from agent_tts.text.spoken.table import Table, any_of, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
@@ -39,7 +39,7 @@ _NOT_FEMININE = {*words("мужчины дедушки дяди папы суд�
 # fmt: off
 _WORDS = {
     "т.е.": "то есть", "т.д.": "так далее", "т.п.": "тому подобное", "т.к.": "так как", "др.": "другие",
-    "ул.": "улица", "кв.": "квартира", "д.": "дом",
+    "прибл.": "приблизительно", "ул.": "улица", "кв.": "квартира", "д.": "дом",
 }
 # fmt: on
 
@@ -114,6 +114,8 @@ def table(*, case: str = "") -> Table:
         abbreviations=_WORDS,
         rules=(
             *numeric_dates("./-", _date, "до от с по на"),
+            short_months(MONTHS, _date),
+            rule(r"(\d{1,2})\ до\ (\d{1,2}.*)", _from_to),
             rule(rf"(\d{{1,2}})\ ({any_of(MONTHS)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", _day),
             rule(r"(\d{4})(?:\ ?[-–]\ ?(\d{4}))?\ (год|года|году|годом|г\.|г)", _year),
             rule(rf"({any_of(_NAMES)})\ (\d{{4}})", _year_of_month),
@@ -132,9 +134,16 @@ def table(*, case: str = "") -> Table:
         metre=" ",
         agreeing=(r"\d{0,8}(?<!1)[12]",),
         dotted=frozenset(("г.", "гг.")),
+        joins=frozenset(("до",)),
         openers=frozenset(words("X XI XII XIII XIV XV XVI XVII XVIII XIX XX XXI")),
-        months=(*MONTHS, *_NAMES),
+        months=(*MONTHS, *_NAMES, *(month[:3] for month in MONTHS), "нояб"),
     )
+
+
+def _from_to(match: re.Match[str], before: str) -> str | None:
+    """С 9 до 18."""
+    first, last = table(case="g").say(match[1], "до"), table(case="g").say(match[2], "до")
+    return f"{first} до {last}" if first and last and before in ("с", "со") else None
 
 
 def declined(number: int, ending: str) -> str:

@@ -10,8 +10,10 @@ from functools import cached_property
 from agent_tts.text.spoken.table import (
     GROUPS,
     IBAN,
+    LIMIT,
     MAX_PLAIN,
     MIN_DIALLED,
+    OPERATOR,
     OPERATORS,
     SpokenRule,
     any_of,
@@ -24,12 +26,14 @@ from agent_tts.text.spoken.vocabulary import Between, between, column
 
 MAX_RUN = 80  # characters that are looked at together
 
-SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩₹¢²³=×÷*()")
-STARTS = frozenset("0123456789-−+$€£¥₩₹(")  # of a run
+SIGNS = frozenset("-−–+.,:/~%°%‰℃$€£¥₩₹¢²³=×÷*()<>≤≥≈±")
+STARTS = frozenset("0123456789-−+$€£¥₩₹(<>≤≥≈±")  # of a run
 
 # Full-width forms are read as their narrow ones.
 _NARROW = {0xFF01 + place: 0x21 + place for place in range(94)} | {ord("￥"): "¥", ord("￦"): "₩", ord("〜"): "~"}
 _AFTER_LATIN = re.compile(r"[A-Za-z][-_]?\Z")
+ITEM = re.compile(r"\d{1,3}[.)]")  # the number of an item of a list, behind which is a pause like that of a clause
+_LIMIT = re.compile(rf"({LIMIT})\ ?")
 _NUMBER = re.compile(r"[-−]?\d[\d.,]*")
 _ACCOUNT = re.compile("(?<=[A-Z]{2})" + IBAN.partition(")")[2], re.VERBOSE)  # behind its country
 
@@ -42,14 +46,16 @@ class Runs:
     after digits and the characters `spaced`.
     """
 
+    code: str
     rules: tuple[SpokenRule, ...]
     inside: frozenset[str]
     spaced: str = ""  # of them, those that a single space may follow, too
+    counters: str = "(?!)"  # a pattern of what stands before a word that limits a number: "5分未満"
 
     def goes_on(self, ch: str, before: str) -> bool:
         """Whether a run has `ch` after `before`."""
         if ch == " ":
-            return before.isdecimal() or (before != "" and before in f"-–~{self.spaced}")
+            return before.isdecimal() or (before != "" and before in f"-–~/.<>=≥≤≈{self.spaced}")
         narrow = narrowed(ch)
         return ch in self.inside or narrow in SIGNS or (narrow.isascii() and narrow.isalnum())
 
@@ -57,6 +63,10 @@ class Runs:
         """What is said in place of parts of a run: their start, their end, and the words. `before` is before it."""
         text = before + narrowed(run)
         place = len(before)
+        if before[-1:] in ("", "\n") and (item := ITEM.match(text, place)) and text[item.end() :][:1] in ("", " "):
+            said, place = self._said(text[: item.end() - 1], place)
+            yield 0, len(item[0]), f"{said},"
+            place += 1
         while place < len(text):
             if text[place] not in STARTS:
                 place += 1
@@ -65,14 +75,23 @@ class Runs:
                 name = _NUMBER.match(text, place)
                 place = name.end() if name else place + 1
                 continue
-            for each in self.rules:
-                match = each.pattern.match(text, place)
-                if match is not None and (said := each.say(match, text[:place])) is not None:
-                    yield place - len(before), match.end() - len(before), said
-                    place = match.end()
-                    break
-            else:
-                place += 1
+            limit = _LIMIT.match(text, place)
+            said, end = self._said(text, limit.end() if limit else place)
+            if said is not None and limit:
+                if counted := re.compile(self.counters).match(text, end):
+                    said, end = said + counted[0], counted.end()
+                said = column(self.code, "limit")[limit[1]].format(said)
+            if said is not None:
+                yield place - len(before), end - len(before), said
+            place = end if said is not None else place + 1
+
+    def _said(self, text: str, place: int) -> tuple[str | None, int]:
+        """What is said for the number at a place, and where it ends; None if no rule has it."""
+        for each in self.rules:
+            match = each.pattern.match(text, place)
+            if match is not None and (said := each.say(match, text[:place])) is not None:
+                return said, match.end()
+        return None, place
 
 
 NUMBER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d+)?"
@@ -178,13 +197,13 @@ class Numerals:
         """5-3=2 and 2+2; 5-3 alone is a range or a score."""
 
         def say(match: re.Match[str], _: str) -> str:
-            parts = re.findall(rf"({NUMBER})|([^\d\s])", match[0])
-            signs = column(self.code, "sign")
+            parts = re.findall(rf"({NUMBER})|([^\d\s]+)", match[0])
             return "".join(
                 self.number(number) if number else signs[OPERATORS.get(sign, sign)] for number, sign in parts
             )
 
-        return rule(rf"(?=[^=+×÷]{{1,40}}[=+×÷]\ ?\d){NUMBER}(?:\ ?[=+×÷*/−–-]\ ?{NUMBER})+", say)
+        signs = {**column(self.code, "formula"), **column(self.code, "sign")}
+        return rule(rf"(?=[^=+×÷<>≤≥]{{1,40}}[=+×÷<>≤≥]\ ?\d){NUMBER}(?:{OPERATOR}{NUMBER})+", say)
 
     def amounts(self) -> SpokenRule:
         """$50-$100."""
@@ -197,11 +216,21 @@ class Numerals:
         """$3.5, also with a scale behind it."""
 
         def say(match: re.Match[str], _: str) -> str:
-            minus, sign, number, scale = match.groups()
+            minus, sign, number, scale, per = match.groups()
             number = number.rstrip("0").rstrip(".") if "." in number else number
-            return f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            said = f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            return names[per].format(said) if per else said
 
-        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}", say)
+        names = column(self.code, "per")
+        per = rf"(?:/({any_of(names)}))?"
+        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}{per}", say)
+
+    def rating(self) -> SpokenRule:
+        """4.5/5."""
+        template = column(self.code, "rating")["/"]
+        return rule(
+            r"(\d+\.\d+)/(5|10|100)(?![\d/])", lambda match, _: template.format(*map(self.number, match.groups()))
+        )
 
     def scaled_range(self) -> SpokenRule:
         """From one number with a scale to another."""
@@ -226,12 +255,13 @@ class Numerals:
             first, last, unit = match.groups()
             if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
                 return None
-            join = self.between.to if int(first) < int(last) else self.between.score
+            rises = int(first) < int(last) or len(first) != len(last)
+            join = self.between.to if rises else self.between.score
             return f"{self.number(first)}{join}{self.number(last)}{self.gap + names[unit] if unit else ''}"
 
         names = {**self.units, **self.money}
         unit = rf"(?:\ ?({any_of(names)})(?![A-Za-z\d]))?"
-        return rule(rf"(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?![-–~]?\d){unit}", say)
+        return rule(rf"(?<![-–~]\ )(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?!\ ?[-–~]?\ ?\d){unit}", say)
 
     def measure(self) -> SpokenRule:
         """5 km."""
@@ -240,6 +270,11 @@ class Numerals:
             rf"({SIGNED})\ ?({any_of(names)})(?![A-Za-z\d])",
             lambda match, _: f"{self.counted(match[1])}{self.gap}{names[match[2]]}",
         )
+
+    def more(self) -> SpokenRule:
+        """50+."""
+        at_least = column(self.code, "limit")["≥"]
+        return rule(rf"({NUMBER})\+(?!\ ?\d)", lambda match, _: at_least.format(self.number(match[1])))
 
     def version(self) -> SpokenRule:
         """1.2.3."""

@@ -29,7 +29,9 @@ def day_first(language: str, months: Sequence[str], first: str, of: str) -> SayD
 
 
 def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[SpokenRule, ...]:
-    """31/12/2024, with one of the separators, 2024-12-31, 31/12/24, and 31/12 after one of the words `opens`."""
+    """31/12/2024, with one of the separators, 12/31/2024 where that is certain, 2024-12-31, 31/12/24, and 31/12 after
+    one of the words `opens`.
+    """
 
     def said(match: re.Match[str], before: str) -> str | None:
         year = match.groupdict().get("year")
@@ -41,9 +43,20 @@ def numeric_dates(separators: str, say: SayDate, opens: str = "") -> tuple[Spoke
     separator = f"(?P<separator>[{re.escape(separators)}])"
     return (
         rule(rf"{_DAY}{separator}{_MONTH}(?P=separator){_YEAR}", said),
-        rule(rf"{_YEAR}-{_MONTH}-{_DAY}", said),
+        rule(rf"{_MONTH}{separator}(?P<day>1[3-9]|2\d|3[01])(?P=separator){_YEAR}", said),
+        rule(rf"{_YEAR}(?P<separator>[-/.]){_MONTH}(?P=separator){_DAY}", said),
         rule(rf"{_DAY}/{_MONTH}(?:/(?P<year>\d\d))?", said),
     )
+
+
+def short_months(months: Sequence[str], say: SayDate) -> SpokenRule:
+    """3 dic. 2024, 3 de dic., 3 дек.: a month by its first three letters or more, and a point."""
+
+    def said(match: re.Match[str], before: str) -> str | None:
+        found = [number for number, month in enumerate(months, 1) if month.startswith(match[2].lower())]
+        return say(int(match[1]), found[0], int(match[3]) if match[3] else None, before) if found else None
+
+    return rule(r"(0?[1-9]|[12]\d|3[01])\ (?:de\ )?([^\W\d_]{3,5})\.(?:\ (?:de\ )?(\d{4}))?", said)
 
 
 @dataclass(frozen=True)

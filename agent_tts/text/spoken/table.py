@@ -25,14 +25,16 @@ SIGNS = "[-−+]"  # before a number
 
 _FRACTIONS = str.maketrans({"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"})
 
-OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-"}
+OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-", ">=": "≥", "<=": "≤"}
+OPERATOR = r"\ ?(?:[<>]=|[=+×÷<>≤≥*/−–-])\ ?"  # between two numbers
 
 # Digits in groups, which may be those of a telephone, a card, an account; a group may have parentheses.
 GROUPS = r"(?:\(\d{1,5}\)[\ -]?|\d{1,12}[\ -])(?:\(?\d{1,12}\)?[\ -]){0,6}\d{1,12}"
 IBAN = r"([A-Z]{2})(\d\d)((?:\ ?[A-Z\d]{4}){2,7})(?:\ ?([A-Z\d]{1,4}))?"
 _CAPITALS_AND_DIGITS = re.compile(r"[A-Z\d]{1,4}")
 # Words after a number that may belong to the next word: "5 m ago", "1 h 30 min", "5 - 3 = 2".
-_AFTER_NUMBER = frozenset(("h", "m", "min", "-", "−", "–", "+", "×", "÷", "*", "/", "="))
+_AFTER_NUMBER = frozenset(("h", "m", "min", *"-−–+×÷*/=<>≤≥"))
+LIMIT = "[<>]=?|[≤≥≈~±]"  # before a number that is not met or passed: ">90%"
 
 
 # A number that only English writes so, whatever the language.
@@ -189,13 +191,14 @@ class Table:
         domain = rf"(?:[\w-]+\.)+(?:{_TOP_LEVEL})"
         signs, scales, number = any_of(self.currencies), any_of(self.scales), self.number
         zone = r"(?P<zone>Z|[+-]\d\d:?[0-5]\d)"
-        amount = rf"(?P<minus>{SIGNS}?)(?P<number>{number})(?:\ ?(?P<scale>{scales}))?"
+        amount = rf"(?P<minus>{SIGNS}?)(?P<number>{number}|\.\d\d)(?:\ ?(?P<scale>{scales}))?"
         short = {
             scale: noun for scale, noun in self.scales.items() if len(scale) > 1 and noun.one != scale != noun.many
         }
         between = f"[{re.escape(self.groups)}]"
         groups = rf"(?:[1-9]\d{{0,2}}(?:{between}\d{{3}})*{between}(?=\d{{3}}\ ))?"
         return (
+            rule(r"\d{1,4}(?:\ ([-–/])\ \d{1,4})(?:\ \1\ \d{1,4})+", self._spaced),
             rule(r"\+\d{1,3}(?:[\ ./-]?\(?\d{1,8}\)?){1,5}", self._international),
             rule(self.phones, self._telephone),
             rule(r"(\d{1,2}:\d\d):([0-5]\d)(\ ?(?:[AaPp]\.?[Mm]\.?|Uhr|h))?", self._clock_seconds),
@@ -206,7 +209,8 @@ class Table:
             *self.rules,
             rule(GROUPS, lambda match, before: self._telephone(match, before) if self._grouped(match[0]) else None),
             rule(IBAN, self._iban),
-            rule(rf"(?=.*[=+×÷]){self.number}(?:\ ?[=+×÷*/−–-]\ ?{self.number})+", self._equation),
+            rule(rf"(?=.*[=+×÷<>≤≥]){self.number}(?:{OPERATOR}{self.number})+", self._equation),
+            rule(rf"({LIMIT})\ ?((?:{SIGNS}|{signs})*\ ?\d.*)", self._limit),
             rule(
                 rf"(?:(\d{{1,3}})\ ?h\ ?)?(?:(\d{{1,3}})\ ?m(?:in)?\ ?)?(?:(\d{{1,3}})\ ?s)?(\ ?{self.ago})?",
                 self._duration,
@@ -225,12 +229,18 @@ class Table:
             rule(rf"()(\d\d:\d\d)(:\d\d)?{zone}", self._moment),
             rule(rf"(?P<minus2>{SIGNS}?)(?P<sign>{signs})\ ?{amount}", self._currency),
             rule(rf"{amount}\ ?(?P<sign>{signs})", self._currency),
-            rule(rf"((?:{signs}).*|[^/]*(?:{signs}))/({any_of(self.per)})", self._per),
+            rule(rf"((?:{signs}).*|[^/]*(?:{signs})|{number}\ ?[^\W\d_]+)/({any_of(self.per)})", self._per),
+            rule(rf"({number})/(5|10|100)", self._rating),
+            rule(r"(\d{1,2})[x×]", self._times),
+            rule(rf"({number})\+", lambda match, _: f"{self.say_number(match[1])} {self.between.plus.strip()}"),
+            rule(rf"([1-9]\d{{0,2}}|{number}\ ?%|\d+[.,]\d+)(-[^\W\d_][\w-]*)", self._compound),
+            rule(rf"({any_of(self._days)})\.?\ ?[-–]\ ?({any_of(self._days)})\.?", self._from_day_to_day),
+            rule(r"([12]\d{3})[-–/](\d\d)", self._two_years),
             rule(rf"({SIGNS}?{number})\ ?({any_of(self.units)})", self._unit),
             rule(rf"({number})\ ?({any_of(short)})", lambda m, _: self.counted(m[1], short[m[2]])),
             rule(
-                rf"(?:1/2|½)\ ?({any_of(self.units)})",
-                lambda match, before: self._half_unit(self.units[match[1]], before),
+                rf"((?:\d{{1,3}}\ ?)?[½⅓⅔¼¾]|(?:\d{{1,3}}\ )?\d/\d)\ ?({any_of(self.units)})",
+                lambda match, before: self._part_of(match[1], self.units[match[2]], before),
             ),
             rule(rf"(?:1/2|½)\ ({self.noun})", lambda match, before: self.half(match[1], before)),
             *(rule(rf"({groups}{agreeing})\ ({self.noun})", self._agreeing) for agreeing in self.agreeing),
@@ -252,8 +262,49 @@ class Table:
         gender, half = self.gender_of(noun, 1), column(self.code, "mixed").get("half")
         return f"{dict(zip('mfn', half.split('/'), strict=False))[gender]} {noun}" if gender and half else None
 
-    def _half_unit(self, unit: Noun, before: str) -> str:
-        return self.half(unit.one, before) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
+    def _part_of(self, part: str, unit: Noun, before: str) -> str | None:
+        """1/2 l, ¼ kg, 2½ h."""
+        if part in ("1/2", "½"):
+            return self.half(unit.one, before) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
+        said, one = self.say(part, before), unit.few or unit.one
+        is_part = re.fullmatch(r"\d/\d|[½⅓⅔¼¾]", part)
+        return said and f"{said} {self.after_scale(Noun(one, one)) if is_part else unit.few or unit.many}"
+
+    def _rating(self, match: re.Match[str], _: str) -> str | None:
+        """4.5/5, 8/10: what is at most the best."""
+        given = float(".".join(filter(None, self.parts(match[1]))))
+        best = int(match[2])
+        if given > best or (match[1].isdecimal() and best == 5):
+            return None
+        return f"{self.say_number(match[1])}{self.between.of}{self.after(self.between.of.strip()).integer(best)}"
+
+    def _times(self, match: re.Match[str], _: str) -> str | None:
+        """3x a day; in English it is left: "3x faster"."""
+        return self.counted(match[1], Noun.of(self.between.times)) if self.between.times else None
+
+    def _compound(self, match: re.Match[str], before: str) -> str | None:
+        """5-star, 20%-Rabatt, 1,5-fach."""
+        said = self.say(match[1], before)
+        return said and said + match[2]
+
+    @cached_property
+    def _days(self) -> Mapping[str, str]:
+        """Days of the week by their names and abbreviations."""
+        return {name: cell.split()[0] for cell in column(self.code, "day").values() for name in cell.split()}
+
+    def _is_day(self, word: str) -> bool:
+        last = re.split("[-–]", word.rstrip(".,:"))[-1]
+        return last in {day.lower() for day in self._days}
+
+    def _from_day_to_day(self, match: re.Match[str], _: str) -> str:
+        """Mon-Fri."""
+        return f"{self._days[match[1]]}{self.between.to}{self._days[match[2]]}"
+
+    def _two_years(self, match: re.Match[str], _: str) -> str | None:
+        """2024/25."""
+        first, last = int(match[1]), int(match[2])
+        said = self.say(match[1], "in")
+        return f"{said}{self.between.to}{self.integer(last)}" if (first + 1) % 100 == last else None
 
     def _roman(self, match: re.Match[str], before: str) -> str | None:
         number = roman(match[0])
@@ -278,11 +329,29 @@ class Table:
         said = (" ".join(self.digits(char) or char for char in group) for group in written if group)
         return f"{' '.join(country)} {', '.join(said)}"
 
+    def _spaced(self, match: re.Match[str], before: str) -> str:
+        """A date, a telephone number or a card with spaces around its signs; otherwise numbers without a range."""
+        parts, sign = re.findall(r"\d+", match[0]), match[1].replace("–", "-")
+        return self.say(sign.join(parts), before) or f" {sign} ".join(map(self.say_number, parts))
+
     def _equation(self, match: re.Match[str], _: str) -> str | None:
         """5-3=2 and 2+2; 5-3 alone is a range, and 5/3 a fraction."""
-        signs, parts = column(self.code, "sign"), re.findall(rf"({self.number})|([^\d\s])", match[0])
-        said = [self.say_number(number) if number else signs.get(OPERATORS.get(sign, sign)) for number, sign in parts]
-        return None if None in said else " ".join(filter(None, said))
+        signs = {**column(self.code, "formula"), **column(self.code, "sign")}
+        said, before = list[str](), ""
+        for number, sign in re.findall(rf"({self.number})|([^\d\s]+)", match[0]):
+            word = self.after(before).say_number(number) if number else signs.get(OPERATORS.get(sign, sign))
+            if word is None:
+                return None
+            said.append(word)
+            before = word.rpartition(" ")[2]
+        return " ".join(filter(None, said))
+
+    def _limit(self, match: re.Match[str], _: str) -> str | None:
+        """>90%, < 5 GB."""
+        template = column(self.code, "limit")[match[1]]
+        before = template.split()[-2]
+        said = self.after(before).say(match[2], before)
+        return None if said is None else template.format(said)
 
     def _duration(self, match: re.Match[str], _: str) -> str | None:
         """1h 30m, 2h, 5m ago; 30m alone is a length."""
@@ -345,9 +414,14 @@ class Table:
         """3-5, 9:00-17:00, 50-100 €, $50-$100: both ends, if each is said by a rule."""
         sign, first, last = match.group("sign", "first", "last")
         ends = re.fullmatch(r"(\d+)-(\d+).*", f"{first}-{last.lstrip(sign)}" if sign else f"{first}-{last}", re.DOTALL)
-        if ends and (any(len(end) > 1 and end[0] == "0" for end in ends.groups()) or int(ends[1]) >= int(ends[2])):
+        falls = ends and int(ends[1]) >= int(ends[2]) and not self._is_day(before)  # "Mon-Fri 9-5" are hours
+        if ends and (any(len(end) > 1 and end[0] == "0" for end in ends.groups()) or falls):
             return None
+        if before.endswith(tuple(each.lower() for each in self.number_signs)):
+            return self.grouped(match[0])  # of an article
         word = self.between.to.strip()
+        if sign and sign in last and not first.replace(".", "").isdecimal():
+            first = sign + first  # "$1.5M-$2M"
         said = self.say(first, word), self.say(last if sign is None or sign in last else sign + last, word)
         if None in said:
             return None
@@ -378,15 +452,19 @@ class Table:
 
     def _per(self, match: re.Match[str], before: str) -> str | None:
         said = self.say(match[1], before)
-        return None if said is None else f"{said} {self.per[match[2]]}"
+        if said is None and (counted := re.fullmatch(rf"({self.number})\ (\w+)", match[1])):
+            said = f"{self.say_number(counted[1])} {counted[2]}"
+        return said and f"{said} {self.per[match[2]]}"
 
     def _currency(self, match: re.Match[str], _: str) -> str:
         main, small = self.currencies[match["sign"]]
         number, scale = match["number"], match["scale"]
+        number = f"0{number}" if number[0] == "." else number
         minus = self.sign(match["minus"] or match.groupdict().get("minus2") or "")
         whole, decimals = self.parts(number)
         if scale is not None:
-            return f"{minus}{self.counted(number, self.scales[scale])} {self.after_scale(main)}"
+            noun = main.many if scale == "mil" else self.after_scale(main)
+            return f"{minus}{self.counted(number, self.scales[scale])} {noun}"
         if len(decimals) == 3 and len(whole) < 4:  # no amount has three decimals: it is a thousand of another language
             number, whole, decimals = whole + decimals, whole + decimals, ""
         if small is None or len(decimals) not in (0, 2):
@@ -412,7 +490,7 @@ class Table:
         """A word whose meaning may depend on the next one."""
         signs = any_of(self.currencies)
         return re.compile(
-            rf"[-−+(#~]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})"
+            rf"(?:{LIMIT})?[-−+(#]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})|{LIMIT}"
             rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
         )
 
@@ -424,11 +502,16 @@ class Table:
 
     @cached_property
     def _abbreviation(self) -> re.Pattern[str]:
-        return re.compile(rf"\d\ ?(?:{any_of(word[:-1] for word in self._dotted)})\Z")
+        return re.compile(rf"[\d½⅓⅔¼¾]\ ?(?:{any_of(word[:-1] for word in self._dotted)})\Z")
 
     def abbreviated(self, core: str) -> bool:
         """Whether what is written ends with an amount's abbreviation, which may have a point."""
         return self._abbreviation.search(core) is not None
+
+    def ends_with_a_short_day(self, core: str) -> bool:
+        """Mo.-Fr: a point behind it is no end."""
+        *first, last = re.split("[-–]", core)
+        return bool(first) and self._days.get(last, last) != last
 
     def goes_on(self, words: list[str]) -> bool:
         """Whether the reading of these words may depend on the next one."""

@@ -1,9 +1,9 @@
 """What each language calls units, money, fractions, signs and formulas: the columns of `words.tsv`.
 
-Its rows have a kind, what is written (units and currencies in all their spellings), and a cell for each language, empty
-where it has no word. A noun is `one/many/few:gender`: forms that are like the one before are left out, and so is "m". A
-currency may have its hundredth behind a plus. `_` is a space at the edge of a word; `{0}` and `{1}` are parts of a
-formula.
+Its rows have a kind, what is written (units, currencies and limits in all their spellings), and a cell for each
+language, empty where it has no word. A noun is `one/many/few:gender`: forms that are like the one before are left out,
+and so is "m". A currency may have its hundredth behind a plus. `_` is a space at the edge of a word, `{0}` and `{1}`
+are parts of a formula, or what is limited.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Between(NamedTuple):
     number: str = ""  # for No. 5
     cents: str = ""  # between an amount and its hundredths
     over: str = ""  # between the parts of a fraction, the denominator first
+    of: str = ""  # between a rating and the best one
+    times: str = ""  # a noun, for 3x
 
 
 @cache
@@ -54,7 +56,7 @@ def column(language: str, kind: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for row in _ROWS:
         if row["kind"] == kind and (cell := row.get(language)):
-            spellings = row["written"].split() if kind in ("unit", "money") else [row["written"]]
+            spellings = row["written"].split() if kind in ("unit", "money", "limit", "per") else [row["written"]]
             found |= dict.fromkeys(spellings, cell.replace("_", " "))
     return MappingProxyType(found)
 

@@ -74,7 +74,8 @@ def runs() -> Runs:
         rule(rf"(1[3-9]\d)[-\ ]?(\d{{4}})[-\ ]?(\d{{4}}){END}", lambda match, _: _SAID.dialled(match.groups())),
         _SAID.national(rf"\d{{3,4}}-\d{{3,4}}-?\d{{4}}{END}"),
         full_date(
-            r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})", lambda year, *day: f"{_SAID.digits(year)}年{_month_and_day(*day)}"
+            r"(\d{4})\ ?([-/.])\ ?(\d{1,2})\ ?\2\ ?(\d{1,2})",
+            lambda year, *day: f"{_SAID.digits(year)}年{_month_and_day(*day)}",
         ),
         rule(r"(1[1-9]\d\d|20\d\d)(?:(?:年)?\ ?[-–~]\ ?(1[1-9]\d\d|20\d\d))?(?=\ ?年)", _years),
         rule(r"(0\d)(?=\ ?年)|(\d0)(?=后)", lambda match, _: _SAID.digits(match[0])),
@@ -95,15 +96,17 @@ def runs() -> Runs:
             rf"([-−+])({NUMBER})\ ?(℃|°C|摄氏度|度)",
             lambda m, _: f"零{'上' if m[1] == '+' else '下'}{_SAID.counted(m[2])}{_SAID.units.get(m[3], m[3])}",
         ),
+        _SAID.rating(),
         _SAID.fraction(),
         _SAID.range(),
         rule(r"(\d+):(\d+)(?![\d:])", lambda match, _: f"{_SAID.number(match[1])}比{_SAID.number(match[2])}"),
         _SAID.measure(),
         rule(rf"({SIGNED})(?=\ ?(?:{any_of(_COUNTED.split('|'))}))", _counted),
+        _SAID.more(),
         _SAID.version(),
         _SAID.plain(after=""),
     )
-    return Runs(rules, frozenset("".join((_COUNTED, _SAID.scales, "年月日号后摄氏度室房"))) - {"|"})
+    return Runs(_SAID.code, rules, frozenset("".join((_COUNTED, _SAID.scales, "年月日号后摄氏度室房"))) - {"|"})
 
 
 def _month_and_day(month: int, day: int) -> str:

@@ -379,7 +379,7 @@ async def test_messages_are_not_lost_on_a_channel_that_may_lose_them(node: Runni
     """aiortc compares each message that may be lost with each, when none of them is acknowledged in time."""
     there: Any = next(iter(node.node.peers.values()))
     sctp = there._peer.connection.sctp
-    channel: Any = there._channel
+    channel: Any = there._peer.channel
     channel._RTCDataChannel__parameters.maxRetransmits = 0
     channel._RTCDataChannel__parameters.ordered = False
     peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]

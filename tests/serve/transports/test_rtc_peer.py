@@ -402,7 +402,7 @@ async def test_a_client_that_reads_no_messages_is_dropped_and_counted_once(node:
         await client.message("session.created")
         (peer,) = node.node.peers.values()
         assert isinstance(peer, peers.RtcPeer)
-        peer._channel = FullChannel()  # type: ignore[assignment]
+        peer._peer.channel = FullChannel()  # type: ignore[assignment]
         for number in range(1_100):
             peer._on_message(json.dumps({"type": "ping", "t": number}))
         await until(lambda: not node.node.peers)
@@ -415,11 +415,11 @@ async def test_a_client_that_reads_some_messages_stays() -> None:
         await client.message("session.created")
         (peer,) = node.node.peers.values()
         assert isinstance(peer, peers.RtcPeer)
-        peer._channel = FullChannel(bytes_per_s=10)  # type: ignore[assignment]
+        peer._peer.channel = FullChannel(bytes_per_s=10)  # type: ignore[assignment]
         client.channel.send(json.dumps({"type": "session.update", "session": {}}))
         await asyncio.sleep(3.5)
         assert node.node.peers
-        peer._channel = FullChannel()  # type: ignore[assignment]
+        peer._peer.channel = FullChannel()  # type: ignore[assignment]
         await until(lambda: not node.node.peers, 1.0 + 3 * peers.CHECK_S)
         assert slow_consumers(node) == 1
 

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import hypothesis.strategies as st
 import pytest
@@ -17,6 +20,7 @@ from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS
 from agent_tts.text.words import words
 from tests.examples import CUTS, examples, split
 from tests.speech.words.test_silences import audio
+from tests.work import work
 
 
 def told(timeline: WordTimeline, *pieces: str) -> list[Word]:
@@ -533,3 +537,58 @@ def test_a_late_timeline_computes_nothing_before_it_is_asked(monkeypatch: pytest
         late.complete()
     assert "".join(late.split(1_000)) == "One two three, four five."
     assert late.split(1_000)[0]
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def test_a_long_word_that_still_comes_has_marks_inside() -> None:
+    """Of a script with spaces, whose word ends at white space alone. Mutation: it is read once it is complete."""
+    url = "https://example.com/" + "path/of/the/answer/" * 10
+    for tells in (True, False):
+        timeline = WordTimeline(aligned=False, tells=tells)
+        for letter in f"See\n{url}":
+            assert [word.word for word in timeline.append(letter)] in ([], ["See"])
+        timeline.hear(24_000 * 6, peaks(b"\x00\x40" * 24_000 * 6))
+        heard, unheard = timeline.split(3_000)
+        assert heard + unheard == f"See\n{url}"
+        assert 15 < len(heard) < 100
+        whole = WordTimeline(aligned=False, tells=tells)
+        whole.append(f"See\n{url} ")
+        assert abs(len(whole.split(3_000)[0]) - len(heard)) < 12
+        told = timeline.append(" ")
+        assert [word.word for word in told] == ([url] if tells else [])
+        assert timeline.split(3_000)[0] == heard
+
+
+def test_no_call_takes_longer_in_a_script_without_spaces_or_when_nothing_is_spoken() -> None:
+    """Lines of code of one call of the front: 256 characters of English take 6 500, which is a third of a millisecond.
+
+    Mutations: all words that the engine has left out are told at once; a long word is read again with each of its
+    characters.
+    """
+    texts = {
+        "en": "hello there " * 500,
+        "zh": "今天天气很好我们一起去公园" * 462,
+        "th": "สวัสดีครับไปน้ำ" * 400,
+        "my": "မင်္ဂလာပါ" * 667,
+        "emoji": "😀 " * 3_000,
+        "one word": "a" * 6_000,
+        "brackets": "(" * 6_000,
+    }
+    most: dict[tuple[str, bool, int], int] = {}
+    for (name, text), aligned in product(texts.items(), (False, True)):
+        for size in (1, 256):
+            timeline = WordTimeline(aligned=aligned)
+            calls: list[Callable[[], object]] = []
+            calls += [partial(timeline.append, text[at : at + size]) for at in range(0, 6_000, size)][-80:]
+            for at in range(0, 6_000 - size * len(calls), 256):
+                timeline.append(text[at : min(at + 256, 6_000 - size * len(calls))])
+            calls += [timeline.complete, partial(timeline.align, [Word("", 0, 9_000, 5_999, 6_000)] * aligned)]
+            calls += [partial(timeline.finish, 10_000)] * aligned
+            found = [work(call) for call in calls]
+            while timeline.is_unread:
+                found.append(work(timeline.read))
+            found.append(work(partial(timeline.split, 5_000)) - 2 * 6_000)  # but for the text, which it is given twice
+            most[name, aligned, size] = max(found)
+    assert max(most.values()) < 24_000, most
