@@ -56,7 +56,6 @@ class VoiceDetector(SileroVADAnalyzer):
         self._lasts = False
 
     async def analyze_audio(self, buffer: bytes) -> VADState:
-        """As Pipecat's."""
         state = await super().analyze_audio(buffer)
         self._lasts = state is not VADState.QUIET
         return state
