@@ -65,8 +65,6 @@ class CandidatesBody(BaseModel):
     candidates: list[CandidateBody] = Field(max_length=sdp.MAX_CANDIDATES)
 
 
-REALTIME = "/v1/realtime"  # path of OpenAI's Realtime API
-
 routes = APIRouter(prefix="/api/agent", tags=["agent"])
 
 
