@@ -78,6 +78,7 @@ async def describe(request: Request, client: Authorized) -> dict[str, Any]:
     return await agent.describe() | {
         "tts": {"kind": info and info.engine, "name": info and info.model, "message": starting},
         "ice_servers": ice.for_browser(node.settings),
+        "level_db": node.settings.agent.level_db,
     }
 
 
