@@ -14,12 +14,14 @@ from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnal
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
+from pipecat.services.llm_service import LLMService
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.call import Call
 from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
 from agent_tts.agent.turn_end import TurnEnd
@@ -32,7 +34,8 @@ def build(call: Call) -> Pipeline:
     """The pipeline of one call. Called in a thread, because it loads models: start no tasks here."""
     playout = Playout(call.turns, call.tts, call.transport.output())
     context = OneMessageContext()
-    user = turn_taking(call.settings, context, hears=call.stt is not None)
+    early = isinstance(call.llm, LLMService)  # which holds an early answer back
+    user = turn_taking(call.settings, context, hears=call.stt is not None, early=early)
     pair = LLMContextAggregatorPair(context, user_params=user)
     parts = [
         call.transport.input(),
@@ -51,7 +54,9 @@ def build(call: Call) -> Pipeline:
     return Pipeline([part for part in parts if part is not None])
 
 
-def turn_taking(agent: Agent, context: OneMessageContext, *, hears: bool) -> LLMUserAggregatorParams:
+def turn_taking(
+    agent: Agent, context: OneMessageContext, *, hears: bool, early: bool = False
+) -> LLMUserAggregatorParams:
     """When the user's turn begins and ends."""
     if not hears:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
@@ -64,7 +69,7 @@ def turn_taking(agent: Agent, context: OneMessageContext, *, hears: bool) -> LLM
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[TurnEnd(smart_turn, context, agent)],
+            stop=[(EarlyAnswer if early else TurnEnd)(smart_turn, context, agent)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words

@@ -20,8 +20,15 @@ from openai.types.chat.chat_completion_chunk import (
     ChoiceDeltaToolCall,
     ChoiceDeltaToolCallFunction,
 )
-from pipecat.frames.frames import DataFrame
+from pipecat.frames.frames import (
+    DataFrame,
+    EagerEndOfTurnCancelFrame,
+    Frame,
+    LLMContextFrame,
+    UserStoppedSpeakingFrame,
+)
 from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.llm import OpenAILLMService
 
 from agent_tts.config.settings import AgentLlm
@@ -172,6 +179,8 @@ class ChatCompletions(OpenAILLMService):
         self._limit_name = limit.name
         # The longest answer of that request, in tokens.
         self._most = llm.max_tokens
+        # Whether the answer is to a turn that may not be over.
+        self._is_early = False
         # What is said where there is no answer.
         self.apology: Callable[[], str] = str
 
@@ -190,8 +199,18 @@ class ChatCompletions(OpenAILLMService):
         self._most = most[0] or self._llm.max_tokens
         return params if self._limit_name is None else params | {self._limit_name: most[0]}
 
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        if isinstance(frame, LLMContextFrame):
+            self._is_early = frame.speculation
+        elif isinstance(frame, UserStoppedSpeakingFrame):
+            self._is_early = False
+        await super().process_frame(frame, direction)
+
     async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
-        """Tell the user why there is no answer in our words alone."""
+        """Tell the user why there is no answer in our words alone; an early answer is asked for again."""
+        if self._is_early:
+            await self.broadcast_frame(EagerEndOfTurnCancelFrame)
+            return
         told = str(exception) if isinstance(exception, AnswerFailed) else error_msg
         await super().push_error(told, exception=exception, **options)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from loguru import logger
 from pipecat.frames.frames import (
+    EagerEndOfTurnCancelFrame,
     ErrorFrame,
     InterruptionFrame,
     LLMContextFrame,
@@ -19,6 +20,7 @@ from pipecat.frames.frames import (
     TTSAudioRawFrame,
     TTSStartedFrame,
     UserBackchannelFrame,
+    UserStoppedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import BaseObserver, FramePushed
@@ -59,6 +61,12 @@ class AgentMetrics:
         )
         # answered, interrupted, failed
         self.turns = Counter("agent_tts_agent_turns", "Answers ended.", ["outcome"], registry=registry)
+        self.early = Counter(
+            "agent_tts_agent_early_answers",
+            "Answers prepared before the end of the turn.",
+            ["outcome"],  # spoken, dropped
+            registry=registry,
+        )
         self.resumed = Counter(
             "agent_tts_agent_resumed", "Answers that went on after sounds without a word.", registry=registry
         )
@@ -99,6 +107,8 @@ class Turns(BaseObserver):
         self._turn: _UserTurn | None = None
         # Times of the user's last words or text, for the next answer; see `_UserTurn`.
         self._asked: dict[str, float] = {}
+        # Whether an answer to a turn that may not be over is being prepared.
+        self._is_early = False
         # When the user's voice ended last; None before.
         self._silent_at: float | None = None
 
@@ -119,8 +129,14 @@ class Turns(BaseObserver):
                 self._asked = {"user_stopped": now if self._silent_at is None else self._silent_at, "transcript": now}
             case UserBackchannelFrame():
                 self._asked = {}
-            case LLMContextFrame() if "transcript" in self._asked:
-                self._asked["turn_end"] = now
+            case LLMContextFrame(speculation=True):
+                self._is_early = True
+            case EagerEndOfTurnCancelFrame():
+                self._count_early("dropped")
+            case LLMContextFrame() | UserStoppedSpeakingFrame():
+                self._count_early("spoken")
+                if "transcript" in self._asked:
+                    self._asked["turn_end"] = now
             case RTVISendTextFrame():
                 self._asked = {"user_stopped": now}
             case LLMFullResponseStartFrame():
@@ -133,7 +149,13 @@ class Turns(BaseObserver):
             case TTSAudioRawFrame(metadata=metadata) if self._turn is not None:
                 self._turn.request_id = metadata.get(REQUEST_ID, self._turn.request_id)
             case InterruptionFrame():
+                self._count_early("dropped")
                 self._interrupted()
+
+    def _count_early(self, outcome: str) -> None:
+        if self._is_early:
+            self._metrics.early.labels(outcome).inc()
+        self._is_early = False
 
     def _begin(self, now: float) -> None:
         self._end("failed")  # the last answer was not heard to its end

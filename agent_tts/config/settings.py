@@ -419,6 +419,9 @@ class Agent(Section):
     turn_silence_s: float = Field(
         2.0, gt=0, le=10, description="silence that ends a turn that does not sound complete, or is half a sentence"
     )
+    early_answers: int = Field(
+        2, ge=0, le=8, description="requests a turn that prepare its answer while it may be over; 0: none"
+    )
     echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer that cannot be interrupted")
     resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without words, after which the answer resumes")
     stt: AgentStt = AgentStt()

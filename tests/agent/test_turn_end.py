@@ -17,6 +17,7 @@ from pipecat.frames.frames import (
     VADUserStartedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
+from pipecat.observers.base_observer import BaseObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
@@ -117,19 +118,29 @@ def heard(words: str) -> TranscriptionFrame:
     return frame
 
 
-async def talk(script: Any, *, hears_end: bool, asked: str = "") -> tuple[Said, After, OneMessageContext]:
-    agent = Agent(turn_silence_s=SILENCE_S, resume_after_s=RESUME_S)
+async def talk(
+    script: Any,
+    *,
+    hears_end: bool,
+    asked: str = "",
+    end: type[TurnEnd] = TurnEnd,
+    early: int = 2,
+    llm: FrameProcessor | None = None,
+    observers: list[BaseObserver] | None = None,
+    rest_s: float = 4.0,
+) -> tuple[Said, After, OneMessageContext]:
+    agent = Agent(turn_silence_s=SILENCE_S, resume_after_s=RESUME_S, early_answers=early)
     context = OneMessageContext([{"role": "assistant", "content": asked}] if asked else [])
     starts = [
         VADUserTurnStartStrategy(enable_interruptions=False),
         TranscriptionUserTurnStartStrategy(enable_interruptions=False),
     ]
-    strategies = UserTurnStrategies(start=starts, stop=[TurnEnd(Melody(hears_end), context, agent)])
+    strategies = UserTurnStrategies(start=starts, stop=[end(Melody(hears_end), context, agent)])
     user = LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=15, empty_user_turn=None)
     after = After()
-    worker = PipelineWorker(
-        Pipeline([LLMContextAggregatorPair(context, user_params=user).user(), after]), enable_rtvi=False
-    )
+    pair = LLMContextAggregatorPair(context, user_params=user)
+    parts = [pair.user(), *([] if llm is None else [llm]), after, pair.assistant()]
+    worker = PipelineWorker(Pipeline(parts), enable_rtvi=False, observers=observers)
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
     task = asyncio.create_task(runner.run())
@@ -137,7 +148,7 @@ async def talk(script: Any, *, hears_end: bool, asked: str = "") -> tuple[Said, 
     try:
         await asyncio.sleep(0.5)
         await script(said)
-        await asyncio.sleep(4)
+        await asyncio.sleep(rest_s)
     finally:
         await runner.cancel()
         await task
