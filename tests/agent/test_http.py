@@ -25,6 +25,7 @@ from tests.support import present, running_app, running_node, settings_of, until
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
 OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"sdp": "v=0", "type": "offer", "more": [[]] * 5_000}, "at most 4096 values"),  # counted before they are made
     ({}, "sdp"),
     ({"sdp": "v=0", "type": "answer"}, "type"),
     ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),
@@ -70,6 +71,7 @@ async def test_the_page_gets_the_components_and_an_invalid_offer_is_refused() ->
     assert "http://127.0.0.1:9/v1" in told["llm"]["message"]
     assert told["tts"] == {"kind": "espeak", "name": "espeak-ng", "message": None}
     assert told["ice_servers"] == []
+    assert told["level_db"] == -40.0
 
 
 async def test_each_route_needs_a_key_or_a_token() -> None:
