@@ -11,19 +11,18 @@ import sys
 
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
-from pipecat.audio.vad.silero import SileroVADAnalyzer
-from pipecat.audio.vad.vad_analyzer import VADParams
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
-from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
-from agent_tts.agent.barge_in import BargeIn, EchoGuard, Wordless
+from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.call import Call
+from agent_tts.agent.detectors import VoiceDetector
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
+from agent_tts.agent.turn_end import TurnEnd
 from agent_tts.config.settings import Agent
 
 RECOGNITION_S = 15.0  # a turn whose speech is not recognised by then is over
@@ -32,8 +31,9 @@ RECOGNITION_S = 15.0  # a turn whose speech is not recognised by then is over
 def build(call: Call) -> Pipeline:
     """The pipeline of one call. Called in a thread, because it loads models: start no tasks here."""
     playout = Playout(call.turns, call.tts, call.transport.output())
-    user = turn_taking(call.settings, hears=call.stt is not None)
-    pair = LLMContextAggregatorPair(OneMessageContext(), user_params=user)
+    context = OneMessageContext()
+    user = turn_taking(call.settings, context, hears=call.stt is not None)
+    pair = LLMContextAggregatorPair(context, user_params=user)
     parts = [
         call.transport.input(),
         call.stt,  # Whisper, or any other STT service of Pipecat
@@ -51,20 +51,20 @@ def build(call: Call) -> Pipeline:
     return Pipeline([part for part in parts if part is not None])
 
 
-def turn_taking(agent: Agent, *, hears: bool) -> LLMUserAggregatorParams:
+def turn_taking(agent: Agent, context: OneMessageContext, *, hears: bool) -> LLMUserAggregatorParams:
     """When the user's turn begins and ends."""
     if not hears:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
     smart_turn = LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=agent.turn_silence_s))
     return LLMUserAggregatorParams(
-        vad_analyzer=SileroVADAnalyzer(params=VADParams(start_secs=agent.vad_start_s, stop_secs=agent.vad_stop_s)),
+        vad_analyzer=VoiceDetector(agent),
         user_turn_strategies=UserTurnStrategies(
             # BargeIn interrupts, when words are recognised.
             start=[
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[TurnAnalyzerUserTurnStopStrategy(turn_analyzer=smart_turn), Wordless(agent.resume_after_s)],
+            stop=[TurnEnd(smart_turn, context, agent)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words

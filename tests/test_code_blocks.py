@@ -36,6 +36,7 @@ NOT_HERE = {
     "agent-tts compile": "takes minutes",
     "agent-tts cluster": "runs until Ctrl+C, or asks a cluster: tests/cluster",
     "agent-tts detect": "needs released weights",
+    "agent-tts bench agent": "takes minutes: tests/cli/test_bench_agent.py",
     "agent-tts bench quality": "takes minutes: tests/cli/test_bench_quality.py",
     "my-llm": "stands for the reader's program",
     'agent-tts say "Hello there." --engine qwen3': "needs released weights",

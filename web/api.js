@@ -18,7 +18,7 @@ const CLONE_TIMEOUT_MS = 90_000; // a clip takes seconds, after at most four oth
  * @property {string} name
  * @property {string | null} message why it is missing, in a sentence
  *
- * @typedef {{stt: Part, llm: Part, tts: Part, ice_servers: RTCIceServer[]}} Agent
+ * @typedef {{stt: Part, llm: Part, tts: Part, ice_servers: RTCIceServer[], level_db: number}} Agent
  */
 
 export class Api {

@@ -3,7 +3,7 @@
 import { Probe } from "./probe.js";
 
 const LEAST_DB = -60;
-const FALL_DB = 1.5; // in 20 ms, so that the eye can follow the bar
+const FALL_DB = 0.4; // in 20 ms, as the agent measures a voice
 const TEXT_MS = 250;
 
 export class Level {
@@ -39,6 +39,12 @@ export class Level {
     }
     this.#probe.oncolumn = (peak) => this.#show(20 * Math.log10(Math.max(peak, 1e-6)));
     this.#root.hidden = false;
+  }
+
+  /** Mark below which level the agent hears nobody. @param {number} db of full scale */
+  mark(db) {
+    this.#meter.style.setProperty("--least", `${100 * (1 - Math.max(db, LEAST_DB) / LEAST_DB)}%`);
+    this.#meter.title = `The agent hears nobody below ${Math.round(db)} dB.`;
   }
 
   rest() {

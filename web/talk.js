@@ -87,6 +87,7 @@ export class Talk {
   offer(agent) {
     if (!agent) return this.notices.show("none", NO_AGENT);
     this.#parts.tell(agent);
+    this.#level.mark(agent.level_db);
     if (!isSecureContext) this.#complain(new MicrophoneError(INSECURE));
   }
 

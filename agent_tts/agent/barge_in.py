@@ -18,11 +18,8 @@ from pipecat.frames.frames import (
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.turns.types import ProcessFrameResult
-from pipecat.turns.user_stop import BaseUserTurnStopStrategy
 
 from agent_tts.agent.playout import Playout
-from agent_tts.agent.stt import RecognisingFrame
 from agent_tts.agent.wording import asks, is_backchannel
 
 COMMIT_S = 1.0  # for the heard text to enter the LLM's context; the user's words follow it
@@ -108,68 +105,3 @@ class EchoGuard(FrameProcessor):
         elif isinstance(frame, InputAudioRawFrame) and self._clock() < self._until:
             frame.audio = bytes(len(frame.audio))
         await self.push_frame(frame, direction)
-
-
-class Wordless(BaseUserTurnStopStrategy):
-    """Ends a user turn without words: `seconds` after the voice ended, and not before all of it is recognised.
-
-    Words of a listener end it at once.
-
-    A recogniser that does not say so by `RecognisingFrame` is not waited for.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._seconds = seconds
-        self._words = False
-        # Of the user's speech; not recognised yet.
-        self._segments = 0
-        # Whether the voice has ended for so long.
-        self._due = False
-        # Makes it due. None while the user speaks and after the first word.
-        self._timer: asyncio.Task[None] | None = None
-
-    async def handle_user_turn_started(self) -> None:
-        self._words = False
-        await self._stop()
-
-    async def handle_user_turn_stopped(self) -> None:
-        await self._stop()
-
-    async def process_frame(self, frame: Frame) -> ProcessFrameResult:
-        if isinstance(frame, VADUserStartedSpeakingFrame):
-            await self._stop()
-        elif isinstance(frame, TranscriptionFrame) and frame.text.strip():
-            self._words = True
-            await self._stop()
-        elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self._words:
-            await self._stop()
-            self._timer = self.task_manager.create_task(self._wait(), f"{self}::wordless")
-        elif isinstance(frame, UserBackchannelFrame) and not self._words:
-            await self._stop()
-            self._due = True
-            await self._end()
-        elif isinstance(frame, RecognisingFrame):
-            self._segments = frame.segments
-            await self._end()
-        return ProcessFrameResult.CONTINUE
-
-    async def cleanup(self) -> None:
-        await super().cleanup()
-        await self._stop()
-
-    async def _wait(self) -> None:
-        await asyncio.sleep(self._seconds)
-        self._timer = None  # the trigger calls `_stop`
-        self._due = True
-        await self._end()
-
-    async def _end(self) -> None:
-        if self._due and not self._segments:
-            await self.trigger_user_turn_stopped()
-
-    async def _stop(self) -> None:
-        self._due = False
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            await self.task_manager.cancel_task(timer)

@@ -77,7 +77,7 @@ class ChunkReader:
 
     calls: list[FunctionCall] = field(default_factory=list)
     has_text: bool = False
-    began: bool = False  # whether the model has made anything, thoughts included
+    made: int = 0  # chunks with something that the model has made, thoughts included: each has a token at least
     finish: str | None = None  # the server's reason for the end; None before it
 
     def read(self, chunk: ChatCompletionChunk) -> str:
@@ -90,7 +90,7 @@ class ChunkReader:
         if self.finish == "error":  # a proxy's word for the fault of the server behind it
             raise AnswerFailed(_BROKEN)
         fields = delta.model_dump(exclude_none=True, warnings=False)
-        self.began = self.began or any(value for name, value in fields.items() if name != "role")
+        self.made += any(value for name, value in fields.items() if name != "role")
         ours: set[int] = set()
         for given in fields.get("tool_calls") or ():
             self._call(given, ours)
@@ -170,6 +170,8 @@ class ChatCompletions(OpenAILLMService):
         self._for_client = for_client
         # By which name the request now being made has the longest answer.
         self._limit_name = limit.name
+        # The longest answer of that request, in tokens.
+        self._most = llm.max_tokens
         # What is said where there is no answer.
         self.apology: Callable[[], str] = str
 
@@ -185,6 +187,7 @@ class ChatCompletions(OpenAILLMService):
     def build_chat_completion_params(self, params_from_context: Any) -> dict[str, Any]:
         params: dict[str, Any] = super().build_chat_completion_params(params_from_context)
         most = [params.pop(name, None) for name in LIMIT_NAMES if name]
+        self._most = most[0] or self._llm.max_tokens
         return params if self._limit_name is None else params | {self._limit_name: most[0]}
 
     async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
@@ -251,8 +254,11 @@ class ChatCompletions(OpenAILLMService):
                     yield _chunk(ChoiceDelta(content=text), chunk)
                 elif not chunk.choices:
                     yield chunk  # what it has cost
-                if reader.began:
+                if reader.made:
                     due = loop.time() + (AFTER_S if reader.finish else self._llm.token_s)
+                if self._limit_name is None and reader.made >= self._most and reader.finish is None:
+                    reader.finish = "length"  # such a server would go on for as long as it wants
+                    break
         async for chunk in self._end(reader):
             yield chunk
 

@@ -22,6 +22,11 @@ class OneMessageContext(LLMContext):
         for message in messages:
             self.add_message(message)
 
+    def last_of(self, role: str) -> str:
+        """The text of the last message, if it is of this role."""
+        messages: list[Any] = self.get_messages()
+        return (_said(messages[-1], role) if messages else None) or ""
+
 
 def _said(message: Any, role: str) -> str | None:
     """The text of a message of this role; None if it is not one."""

@@ -6,16 +6,14 @@ import json
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
 
-from agent_tts.agent.signalling import REALTIME, routes
+from agent_tts.agent.signalling import routes
 from agent_tts.config.settings import Settings
-from agent_tts.errors import BadMessage, UnsupportedProtocol
+from agent_tts.errors import BadMessage
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
 from agent_tts.serve.access.supervisor_client import NO_SESSION, SupervisorClient
 from agent_tts.serve.node import Node
-from agent_tts.serve.transports.websocket import deny
+from agent_tts.serve.routes.realtime import refuse_realtime
 
 NO_REALTIME = "this node has no realtime sessions: they need agent.processes: 0"
 
@@ -31,14 +29,7 @@ class AgentRelay:
         self._supervisor.channel.handle(AddCandidates, _refuse)
         app.state.agent = self
         app.include_router(routes)
-        app.router.routes.append(WebSocketRoute(REALTIME, self._no_realtime))
-        for name in ("calls", "client_secrets"):
-            app.add_api_route(f"{REALTIME}/{name}", _no_calls, methods=["POST"], include_in_schema=False)
-
-    async def _no_realtime(self, websocket: WebSocket) -> None:
-        """A WebSocket stays in the front that took it."""
-        node: Node = websocket.app.state.node
-        await deny(websocket, UnsupportedProtocol(NO_REALTIME), node.settings.timeouts.write_s)
+        refuse_realtime(app, node, NO_REALTIME)  # a WebSocket stays in the front that took it
 
     async def start(self) -> None:
         """Nothing runs here."""
@@ -56,10 +47,6 @@ class AgentRelay:
 
     async def candidates(self, question: AddCandidates) -> None:
         await self._supervisor.ask(question)
-
-
-async def _no_calls() -> None:
-    raise UnsupportedProtocol(NO_REALTIME)
 
 
 def _refuse(_: AddCandidates) -> None:

@@ -15,11 +15,12 @@ from agent_tts.agent.detectors import share_models
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.realtime.endpoint import RealtimeEndpoint
 from agent_tts.agent.realtime.endpoint import routes as realtime_routes
-from agent_tts.agent.signalling import REALTIME, routes
+from agent_tts.agent.signalling import routes
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.settings import Agent, Settings
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, DescribeAgent
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes.realtime import REALTIME
 
 
 class AgentServer:

@@ -65,8 +65,6 @@ class CandidatesBody(BaseModel):
     candidates: list[CandidateBody] = Field(max_length=sdp.MAX_CANDIDATES)
 
 
-REALTIME = "/v1/realtime"  # path of OpenAI's Realtime API
-
 routes = APIRouter(prefix="/api/agent", tags=["agent"])
 
 
@@ -80,6 +78,7 @@ async def describe(request: Request, client: Authorized) -> dict[str, Any]:
     return await agent.describe() | {
         "tts": {"kind": info and info.engine, "name": info and info.model, "message": starting},
         "ice_servers": ice.for_browser(node.settings),
+        "level_db": node.settings.agent.level_db,
     }
 
 

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from loguru import logger
 from numpy.typing import NDArray
-from pipecat.frames.frames import ControlFrame, Frame, TranscriptionFrame, VADUserStoppedSpeakingFrame
+from pipecat.frames.frames import (
+    ControlFrame,
+    Frame,
+    TranscriptionFrame,
+    VADUserStartedSpeakingFrame,
+    VADUserStoppedSpeakingFrame,
+)
 from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
@@ -28,6 +34,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.system.records import user_data_folder
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
+NO_SPEECH = 0.6  # the probability from which there are no words: Whisper's own; Pipecat's 0.4 drops "Two."
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
 # Megabytes of the weights, as Systran's repositories on the hub have them; rounded.
 _SIZES = {"tiny": 75, "base": 145, "small": 484, "medium": 1_528, "large-v2": 3_087, "large-v3": 3_087}
@@ -135,22 +142,24 @@ class SpeechToText:
 
 @dataclass
 class RecognisingFrame(ControlFrame):
-    """How much of the user's speech is not recognised yet. It follows the words of what is."""
+    """How much of the user's speech is not recognised yet, from the beginning of a voice. It follows its words."""
 
     segments: int
     interruptible: bool = field(default=False, init=False)
 
 
 class SegmentedRecogniser(SegmentedSTTService):
-    """Says when a segment begins to be recognised and when that has ended, with or without words."""
+    """Says when a segment begins to be heard and when it has been recognised, with or without words."""
 
-    # Segments that are not recognised yet.
+    # Segments that are heard or recognised now.
     _waiting = 0
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
-        if isinstance(frame, VADUserStoppedSpeakingFrame) and self.is_usable:
+        if isinstance(frame, VADUserStartedSpeakingFrame):
             await self._count(1)
+        elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self.is_usable:
+            await self._count(-1)
 
     async def process_generator(self, generator: AsyncGenerator[Frame | None, None]) -> None:
         """Push what a segment is recognised as. Cancelling it is safe."""
@@ -169,7 +178,8 @@ class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
 
     def __init__(self, model: Any, settings: AgentStt) -> None:
         self._shared = model
-        super().__init__(settings=self.Settings(model=settings.model, language=settings.language or None))
+        language = settings.language or None
+        super().__init__(settings=self.Settings(model=settings.model, language=language, no_speech_prob=NO_SPEECH))
 
     def _load(self) -> None:
         self._model = self._shared

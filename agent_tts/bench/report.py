@@ -97,14 +97,16 @@ class Plot:
         self.axes: Axes = self._figure.add_subplot()
         self.axes.grid(alpha=0.3)
 
-    def times(self, title: str, runs: Sequence[tuple[str, Sequence[float]]]) -> None:
-        """Cumulative distributions of times to first audio in ms, a line for each."""
+    def times(
+        self, title: str, runs: Sequence[tuple[str, Sequence[float]]], label: str = "time to first audio, ms"
+    ) -> None:
+        """Cumulative distributions of times in ms, a line for each."""
         for name, times_ms in runs:
             if not times_ms:
                 continue
             shares = [(rank + 1) / len(times_ms) for rank in range(len(times_ms))]
             self.axes.step(sorted(times_ms), shares, where="post", label=name)
-        self.axes.set(title=title, xlabel="time to first audio, ms", ylabel="share of requests", ylim=(0, 1))
+        self.axes.set(title=title, xlabel=label, ylabel="share", ylim=(0, 1))
         self.axes.set_xscale("log")
         self.axes.xaxis.set_major_formatter("{x:g}")
         self.axes.xaxis.set_minor_formatter("{x:g}")

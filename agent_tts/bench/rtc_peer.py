@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import struct
 import time
@@ -24,7 +23,7 @@ RTP_VERSION = 2
 RTP_HEADER = struct.Struct("!HHI")  # flags, sequence number, timestamp
 CLOCK_HZ = 48_000  # of RTP timestamps of Opus
 CONNECT_S = 60.0
-PING_S = 1.0  # a node that is not pinged takes the peer for a foreign one
+PING_S = 1.0
 
 
 @dataclass(slots=True)
@@ -60,34 +59,61 @@ def _since(value: int, start: int, bits: int) -> int:
     return (value - start + half) % (2 * half) - half
 
 
-class ListeningPeer:
+class Peer:
+    """A connection with an open data channel, which is kept by pings.
+
+    Args:
+        ping: what is sent each `PING_S`; a node that is not pinged takes the peer for a foreign one.
+    """
+
+    def __init__(self, label: str, ping: str) -> None:
+        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self.channel = self.connection.createDataChannel(label)
+        self._ping = ping
+        self._opened = asyncio.Event()
+        self.channel.on("open", self._opened.set)
+        self._pinging: asyncio.Task[None] | None = None
+
+    async def connect(self, client: httpx.AsyncClient, path: str) -> None:
+        """Offer what has been gathered at a path. Raises SpeechError: it is refused; httpx.HTTPError."""
+        local = self.connection.localDescription
+        answer = await client.post(path, json={"sdp": local.sdp, "type": local.type})
+        if answer.status_code != 200:
+            raise SpeechError(f"the node refuses a WebRTC peer: HTTP {answer.status_code} {answer.text[:200]}")
+        remote = answer.json()
+        await self.connection.setRemoteDescription(RTCSessionDescription(remote["sdp"], remote["type"]))
+        await self._opened.wait()
+        self._pinging = asyncio.create_task(self._keep(), name="pings")
+
+    async def close(self) -> None:
+        if self._pinging is not None:
+            self._pinging.cancel()
+            await asyncio.gather(self._pinging, return_exceptions=True)
+        await self.connection.close()
+
+    async def _keep(self) -> None:
+        while self.channel.readyState == "open":
+            self.channel.send(self._ping)
+            await asyncio.sleep(PING_S)
+
+
+class ListeningPeer(Peer):
     """One peer with one context at a time."""
 
     def __init__(self) -> None:
-        self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._receiver: Any = self._connection.addTransceiver("audio", direction="recvonly").receiver
-        self._channel = self._connection.createDataChannel(SUBPROTOCOL)
-        self._opened = asyncio.Event()
-        self._channel.on("open", self._opened.set)
-        self._channel.on("message", self._on_message)
+        super().__init__(SUBPROTOCOL, json.dumps({"type": "ping", "t": 0}))
+        self._receiver: Any = self.connection.addTransceiver("audio", direction="recvonly").receiver
+        self.channel.on("message", self._on_message)
         self._listener: CallListener | None = None
-        self._pinging: asyncio.Task[None] | None = None
         self.arrivals = Arrivals()
 
-    async def connect(self, client: httpx.AsyncClient) -> None:
+    async def begin(self, client: httpx.AsyncClient) -> None:
         """Connect, and receive the first packet. Raises SpeechError, TimeoutError."""
         async with asyncio.timeout(CONNECT_S):
-            await self._connection.setLocalDescription(await self._connection.createOffer())
+            await self.connection.setLocalDescription(await self.connection.createOffer())
             ice = ice_of(self._receiver.transport)
             ice.data_received = partial(self._on_datagram, ice.data_received)  # type: ignore[method-assign]
-            local = self._connection.localDescription
-            answer = await client.post("/v1/rtc/offer", json={"sdp": local.sdp, "type": local.type})
-            if answer.status_code != 200:
-                raise SpeechError(f"the node refuses a WebRTC peer: HTTP {answer.status_code} {answer.text[:200]}")
-            remote = answer.json()
-            await self._connection.setRemoteDescription(RTCSessionDescription(remote["sdp"], remote["type"]))
-            await self._opened.wait()
-            self._pinging = asyncio.create_task(self._ping(), name="pings")
+            await self.connect(client, "/v1/rtc/offer")
             await self.arrivals.first.wait()
 
     def listen(self, listener: CallListener) -> None:
@@ -96,19 +122,8 @@ class ListeningPeer:
 
     def send(self, type_: str, **fields: Any) -> None:
         """Send a message of the protocol; dropped when the channel is closed."""
-        if self._channel.readyState == "open":
-            self._channel.send(json.dumps({"type": type_, **fields}))
-
-    async def close(self) -> None:
-        if self._pinging is not None:
-            self._pinging.cancel()
-            await asyncio.gather(self._pinging, return_exceptions=True)
-        await self._connection.close()
-
-    async def _ping(self) -> None:
-        for number in itertools.count():
-            self.send("ping", t=number)
-            await asyncio.sleep(PING_S)
+        if self.channel.readyState == "open":
+            self.channel.send(json.dumps({"type": type_, **fields}))
 
     def _on_message(self, data: str) -> None:
         message = json.loads(data)

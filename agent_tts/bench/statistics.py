@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socketserver
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -102,6 +106,19 @@ async def background(main: Coroutine[Any, Any, None], name: str) -> AsyncIterato
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@contextmanager
+def serving(server: Server, name: str) -> Iterator[Server]:
+    """Run a server in a thread of this name while the block runs."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, name=name)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 async def together(waiting: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -7,7 +7,6 @@ A client sends a trace id with each connection; the node's span of its context t
 from __future__ import annotations
 
 import http.server
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from rich.bar import Bar
 
 from agent_tts.bench.report import table
 from agent_tts.bench.scenario import CallSample
-from agent_tts.bench.statistics import percentiles
+from agent_tts.bench.statistics import percentiles, serving
 
 SENT, HEARD = "sent", "heard"  # at the client; the other points are events of the node's span
 # What a request goes through, one after the other: a stage, and the point where it ends.
@@ -121,11 +120,5 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def collector() -> Iterator[Collector]:
     """A collector on a free port."""
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, name="collector")
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Collector(), "collector") as server:
+        yield server

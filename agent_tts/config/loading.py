@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,6 +189,12 @@ def _named(node: yaml.Node, known: dict[int, int]) -> int:
                 raise yaml.MarkedYAMLError(problem="a number is too long", problem_mark=node.start_mark)
             inside = 0
         elif isinstance(node, yaml.MappingNode):
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(keys) > len({key.value for key in keys}):  # of two sections PyYAML would take the last alone
+                counts = Counter(key.value for key in keys)
+                twice = next(key for key in reversed(keys) if counts[key.value] > 1)
+                why = f"{twice.value[:MAX_NUMBER]!r} stands there twice"
+                raise yaml.MarkedYAMLError(problem=why, problem_mark=twice.start_mark)
             inside = sum(_named(key, known) + _named(value, known) for key, value in node.value)
         else:
             inside = sum(_named(each, known) for each in node.value)

@@ -415,8 +415,9 @@ class Agent(Section):
     idle_s: float = Field(300.0, gt=0, description="a call without speech ends after this")
     vad_start_s: float = Field(0.2, gt=0, le=2, description="shortest speech that starts a turn")
     vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which the turn detector is asked")
+    level_db: float = Field(-40.0, ge=-96, le=0, description="peaks below which nobody speaks, dB of full scale")
     turn_silence_s: float = Field(
-        2.0, gt=0, le=10, description="silence that ends a turn, whatever the turn detector says"
+        2.0, gt=0, le=10, description="silence that ends a turn that does not sound complete, or is half a sentence"
     )
     echo_guard_s: float = Field(0.5, ge=0, le=5, description="start of an answer that cannot be interrupted")
     resume_after_s: float = Field(1.0, gt=0, le=10, description="speech without words, after which the answer resumes")

@@ -20,22 +20,24 @@ BLANK = ("string_too_short", "string_pattern_mismatch")
 # A client's JSON has no more: pydantic makes an error for each unknown field. A speaker embedding has 2 048 values.
 MAX_FIELDS = 128  # of one object
 MAX_VALUES = 4_096  # in all objects and lists together
+LIST_VALUES = 16_384  # in a body with a list, such as 1 000 rules of several fields
 MAX_DEPTH = 16
 SHORT_CHARS = 4 * MAX_FIELDS  # a field takes at least `"":0`: there are not too many in so short a text
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parse(data: str | bytes, otherwise: str) -> dict[str, Any]:
+def parse(data: str | bytes, otherwise: str, most: int = MAX_VALUES) -> dict[str, Any]:
     """The JSON object that a client has sent, in UTF-8; at most a millisecond for 64 kB, whatever is in it.
 
     Args:
         otherwise: the error's message if it is not a JSON object.
+        most: values in all of it.
 
     Raises:
         BadMessage: it is none, or has too many fields or values.
     """
-    found = decode(data, otherwise)
+    found = decode(data, otherwise, most)
     if len(data) > SHORT_CHARS:
         _check_fields(found)
     return found
@@ -160,15 +162,21 @@ def body_error(
 
 
 def check_body(
-    model: type[Model], body: bytes, spoken: str | None = None, max_chars: int = 0, *, depth: int = 1
+    model: type[Model],
+    body: bytes,
+    spoken: str | None = None,
+    max_chars: int = 0,
+    *,
+    depth: int = 1,
+    most: int = MAX_VALUES,
 ) -> Model:
-    """The body of an HTTP request, checked; `max_chars` is of the text to speak. For the others see `body_error`.
+    """The body of an HTTP request, checked; `max_chars` is of the text to speak. See `body_error` and `parse`.
 
     Raises:
         BadMessage, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
     """
     try:
-        wanted = model.model_validate(parse(body, NOT_JSON))
+        wanted = model.model_validate(parse(body, NOT_JSON, most))
     except ValidationError as error:
         raise body_error(error, model, spoken=spoken, depth=depth) from None
     text: str = "" if spoken is None else getattr(wanted, spoken)

@@ -40,6 +40,7 @@ from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import http, rtc, voices
 from agent_tts.serve.routes.docs import Docs
+from agent_tts.serve.routes.realtime import refuse_realtime
 from agent_tts.serve.telemetry import pages
 from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
 from agent_tts.serve.telemetry.tracing import spans_of
@@ -53,6 +54,7 @@ LAG_PROBE_S = 0.5
 STORE_POLL_S = 1.0  # between two looks for what other nodes have changed in the store of voices
 REQUEST_S = 0.0005  # what a request counts; most take less
 STRANGERS = "strangers"  # name of the flow of requests that show no key
+NO_REALTIME = "a node has realtime sessions where it is started by `agent-tts agent`"
 MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 
 # The page loads nothing from other hosts, runs no inline script, and must not be framed.
@@ -174,7 +176,9 @@ def create_app(
         app.router.routes += router.routes  # `include_router` would build each of them again, in 40 ms
     for path, dialect in {"/v1/tts/stream": NATIVE, **dialects.STREAMS}.items():
         app.router.routes.append(WebSocketRoute(path, StreamEndpoint(node, dialect)))
-    if extension is not None:
+    if extension is None:
+        refuse_realtime(app, node, NO_REALTIME)
+    else:
         extension.install(app, node)
     app.router.routes.append(Route("/api/agent", _no_agent))
     app.router.routes.append(Route("/openapi.json", _openapi_of(app)))
@@ -207,7 +211,7 @@ class _Origins(CORSMiddleware):
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
         headers = ["Authorization", "Content-Type", "X-API-Key"]
-        super().__init__(app, allow_methods=["GET", "POST", "PATCH", "DELETE"], allow_headers=headers)
+        super().__init__(app, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"], allow_headers=headers)
         self._node = node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -62,6 +62,7 @@ class VoiceStore:
         self._call: Future[Any] = Future()
         self._call.set_result(None)
         self._starting = threading.Lock()  # held while a call is started
+        self._why: str | None = None  # the last call was lost; None if it had a result
 
     @staticmethod
     def is_address(folder: str) -> bool:
@@ -127,7 +128,12 @@ class VoiceStore:
                     fs.rm_file(path)
             return there
 
-        return self._ask(remove, MOVE_S)
+        return self._ask(remove, LIST_S)
+
+    def check(self) -> None:
+        """Raise `StoreLost` if the last call was lost: whoever calls `contents` finds out when the store is back."""
+        if self._why is not None:
+            raise self._lost(self._why)
 
     def close(self) -> None:
         """End the wait of the call that runs, if one does. Idempotent."""
@@ -154,14 +160,18 @@ class VoiceStore:
 
         threading.Thread(target=run, name="voice store", daemon=True).start()
         try:
-            return call.result(deadline_s)
+            result = call.result(deadline_s)
         except (StoreLost, FileExistsError):
             raise
         except TimeoutError:
-            raise self._lost(f"did not answer within {deadline_s:g} s") from None
+            self._why = f"did not answer within {deadline_s:g} s"
         except Exception as error:  # noqa: BLE001
             logger.debug("the voice store {}: {}", self._address, error)
-            raise self._lost(f"cannot be reached ({type(error).__name__})") from None
+            self._why = f"cannot be reached ({type(error).__name__})"
+        else:
+            self._why = None
+            return result
+        raise self._lost(self._why)
 
     def _connected(self) -> tuple[Any, str]:
         if self._place is None:

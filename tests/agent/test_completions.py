@@ -180,6 +180,20 @@ async def test_a_server_may_take_neither_name() -> None:
         assert limits(server) == [MAX, NEW, None]
 
 
+@pytest.mark.parametrize("piece", [{"content": "so "}, {"reasoning_content": "so "}])
+@pytest.mark.parametrize("setting", ["auto", "none"])
+async def test_an_answer_of_a_server_that_takes_no_limit_is_cut_at_it(setting: str, piece: dict[str, Any]) -> None:
+    refusals = [status(400, REFUSED), status(400, f"{NEW}: unknown field")] if setting == "auto" else []
+    endless = stream(*[piece] * 50, 9.0)  # seconds of silence: whoever reads on is late
+    fields: dict[str, Any] = {"token_limit": setting, "max_tokens": 7, "token_s": 2.0}
+    async with asked(*refusals, endless, for_client=True, **fields) as (frames, _, _):
+        assert told(frames) == ""
+        assert said(frames) == "so " * (7 if "content" in piece else 0)
+        assert [frame.reason for frame in frames if isinstance(frame, CutShort)] == ["max_output_tokens"]
+    async with asked(stream(*[{"content": "so "}] * 9)) as (frames, _, _):  # that a server takes is the server's
+        assert said(frames) == "so " * 9
+
+
 async def test_a_request_that_is_too_long_is_no_refusal_of_the_name() -> None:
     too_long = "This model's maximum context length is 100 tokens, max_tokens is 400."
     async with asked(status(400, too_long)) as (frames, server, _):

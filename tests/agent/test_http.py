@@ -70,6 +70,7 @@ async def test_the_page_gets_the_components_and_an_invalid_offer_is_refused() ->
     assert "http://127.0.0.1:9/v1" in told["llm"]["message"]
     assert told["tts"] == {"kind": "espeak", "name": "espeak-ng", "message": None}
     assert told["ice_servers"] == []
+    assert told["level_db"] == -40.0
 
 
 async def test_each_route_needs_a_key_or_a_token() -> None:

@@ -28,6 +28,7 @@ from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
+from tests.agent.people import says
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
 from tests.support import ended, present, running_app, settings_of, until
@@ -191,8 +192,8 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_b
     quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
     answer = "She bought a yellow umbrella."
     story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
+    question = says("My train leaves at seven.")
     async with running_llm(answer, story, answer) as llm, running_phone(llm.url, **quick) as agent:
-        question = await agent.speech("My train leaves at seven.")
         async with telephoning(agent.url) as phone:
             phone.say(question)
             await until(lambda: bool(phone.loud()), 30)
@@ -368,7 +369,7 @@ async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, 
     quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
     story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
     async with running_llm(story) as llm, running_phone(llm.url, **quick) as agent:
-        question = await agent.speech("My train leaves at seven.")
+        question = says("My train leaves at seven.")
         async with telephoning(agent.url, carrier) as phone:
             phone.say(question)
             await until(lambda: bool(phone.loud()), 30)

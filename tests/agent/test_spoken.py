@@ -17,7 +17,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.speech.utterance import Listener, Utterance
 from tests.agent.caller import calling
 from tests.agent.hearing import GrammarSpeechToText
-from tests.agent.llm_server import running_llm
+from tests.agent.llm_server import running_llm, stream
 from tests.agent.node import RunningAgent, running_agent
 from tests.agent.people import says
 from tests.recogniser import TINY_EN
@@ -140,7 +140,7 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
 async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> None:
     """Recognition that takes three times `resume_after_s`: the voice stays silent, and the words end the turn at once.
 
-    Mutations: `Wordless` does not wait for `RecognisingFrame`; the turn has Pipecat's 5 s.
+    Mutations: `TurnEnd` does not wait for `RecognisingFrame`; the turn has Pipecat's 5 s.
     """
     async with (
         running_llm(LONG, "Fine.") as llm,
@@ -187,6 +187,20 @@ async def test_a_listener_does_not_interrupt_and_stop_does() -> None:
             await caller.own("interrupted")
             await until(lambda: len(llm.requests) == 2)
     assert [text.strip() for role, text in llm.history() if role == "user"] == ["Tell me a story.", "Stop."]
+
+
+async def test_a_user_who_goes_on_cancels_a_request_that_nobody_has_heard() -> None:
+    """Mutation: `OneMessageContext` is Pipecat's context; a server that checks roles refuses it."""
+    late = stream(4.0, {"content": "Wrong."})
+    async with running_llm(late, "At eight.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        async with calling(agent.url) as caller:
+            await caller.say(says("My train leaves at seven."))
+            await until(lambda: len(llm.requests) == 1)
+            await caller.say(says("Please open the window."))
+            await until(lambda: len(llm.requests) == 2)
+            await caller.message("bot-stopped-speaking")
+            assert "".join(said["data"]["text"] for said in caller.of("bot-tts-text")) == "Ateight."
+    assert llm.history() == [("user", "my train leaves at seven please open the window")]
 
 
 async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:

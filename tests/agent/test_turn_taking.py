@@ -80,7 +80,7 @@ def whisper() -> SpeechToText:
 async def listening(whisper: SpeechToText, agent: Agent, said: str = "") -> AsyncIterator[Listener]:
     """`said`: what the agent said last."""
     context = OneMessageContext([{"role": "assistant", "content": said}] if said else [])
-    pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, hears=True)), Asked()
+    pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, context, hears=True)), Asked()
     stt = whisper.service()
     assert stt is not None
     pipeline = Pipeline([stt, EchoGuard(agent.echo_guard_s), pair.user(), asked])
@@ -104,6 +104,43 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
         await caller.hear(silence(3))
         await until(lambda: bool(caller.asked.turns))
     assert caller.asked.turns[0][1] == "And what day is it today?"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I would like to book a table for", "four people tonight."),
+        ("I need to change my address because", "I moved last week."),
+        ("It should be delivered on", "Monday morning."),
+        ("My name is", "Anna Miller."),
+        ("When I opened the box", "two of the cups were broken."),
+    ],
+)
+async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, second: str) -> None:
+    """Mutation: `TurnEnd` does not ask `is_half`."""
+    async with listening(whisper, Agent()) as caller:
+        await caller.hear(silence(0.5))
+        await caller.say(first)
+        await caller.hear(silence(0.5))
+        assert not caller.asked.turns
+        await caller.say(second)
+        await caller.hear(silence(3))
+        await until(lambda: bool(caller.asked.turns))
+    assert len(caller.asked.turns) == 1
+    said = caller.asked.turns[0][1].lower()
+    assert first.split()[1].lower() in said
+    assert second.split()[-1].rstrip(".").lower()[:4] in said
+
+
+@pytest.mark.parametrize("answer", ["No.", "Yes please.", "Five.", "Berlin.", "Four people."])
+async def test_a_short_answer_to_a_question_ends_at_once(whisper: SpeechToText, answer: str) -> None:
+    """Recognition takes threads, and so no virtual time: what is left is the silence of the voice detector."""
+    async with listening(whisper, Agent(), "Shall I book the table?") as caller:
+        await caller.hear(silence(0.5))
+        await caller.say(answer)
+        await caller.hear(silence(3))
+        await until(lambda: bool(caller.asked.turns))
+        assert caller.asked.turns[0][0] - caller.ended_at < 0.6
 
 
 def test_what_the_user_says_in_a_row_is_one_message() -> None:

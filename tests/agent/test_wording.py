@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_tts.agent.wording import asks, is_backchannel
+from agent_tts.agent.wording import asks, is_backchannel, is_half
 
 LISTENING = {
     "en": (
@@ -55,6 +55,71 @@ def test_length_number_and_a_question_make_an_answer_of_it() -> None:
     assert not is_backchannel("Yeah.", 0.8, asked=True, language="en")
     assert not is_backchannel("...", 0.8, asked=False, language="en")
     assert is_backchannel("Okay.", 0.8, asked=False, language="fi")  # a language without data
+
+
+@pytest.mark.parametrize(
+    ("language", "half", "whole"),
+    [
+        (
+            "en",
+            (
+                "I would like to book a table for",
+                "A table for.",
+                "My number is...",
+                "Well,",
+                "My name is",
+                "I think.",
+                "Is that for you? No, for my",
+                "We want to go to",
+                "I'd like a",
+                "So, um",
+                "If it rains then",
+                "What I mean is that",
+                "It should be delivered on.",
+                "We have two children in",
+                "I would like.",
+                "I don't really.",
+                "I am calling about the order that.",
+                "If it rains tomorrow.",
+                "When I opened the box",
+            ),
+            (
+                "What is it for?",
+                "Turn it on.",
+                "Four people.",
+                "I don't want to.",
+                "Yes, it is.",
+                "That's what I think.",
+                "I have to.",
+                "Here they are.",
+                "Maybe.",
+                "Not so well.",
+                "See you then.",
+                "I like that.",
+                "Come in.",
+                "Hold on.",
+                "If you like.",
+                "When can you come?",
+                "Five.",
+                "Berlin.",
+            ),
+        ),
+        ("de", ("Ich möchte einen Tisch für", "Ich glaube"), ("Mach es an.", "Das glaube ich nicht.")),
+        ("fr", ("Je voudrais une table pour",), ("Pour quatre personnes.",)),
+        ("es", ("Quiero una mesa para", "Bueno"), ("Para cuatro.", "Está bueno.")),
+        ("it", ("Vorrei un tavolo per",), ("Per quattro.",)),
+        ("pt", ("Queria uma mesa para",), ("Para quatro pessoas.",)),
+        ("nl", ("Ik wil graag een tafel voor",), ("Voor vier mensen.",)),
+        ("ru", ("Я хочу столик на",), ("На четверых.",)),
+        ("zh", ("我想要和",), ("谢谢。",)),
+        ("ja", ("明日東京に",), ("ありがとうございます", "こんにちは。")),
+        ("fi", ("I'd like a table for",), ("Kiitos.",)),
+        (None, ("I would like...",), ("a",)),
+    ],
+)
+def test_half_sentences_in_ten_languages(language: str | None, half: tuple[str, ...], whole: tuple[str, ...]) -> None:
+    assert [text for text in half if is_half(text, language)] == list(half)
+    assert not [text for text in whole if is_half(text, language)]
 
 
 def test_the_last_sentence_that_ended_asks() -> None:

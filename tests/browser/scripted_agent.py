@@ -139,6 +139,7 @@ class Agent:
             "llm": {"kind": "openai", "name": "llama3.2", "message": None},
             "tts": {"kind": "agent_tts", "name": "tone", "message": None},
             "ice_servers": [],
+            "level_db": -40.0,
         }
         # Accepted calls, in order.
         self.calls: list[Call] = []

@@ -15,5 +15,15 @@ def test_frames() -> None:
 
 
 def test_a_packet_that_is_cut_off_stays_whole() -> None:
-    for packet in (*(OF_SIZES[:end] for end in range(len(OF_SIZES) - 4)), b"\xff\x80", b"\xff\x00ab"):
+    """So does one of another form than libopus makes of 80 ms."""
+    for packet in (
+        b"",
+        b"\xff",
+        b"\xfcaabb",
+        b"\xfe\x02aabb",
+        b"\xff\x44aabbccdd",
+        *(OF_SIZES[:end] for end in range(len(OF_SIZES) - 4)),
+        b"\xff\x80",
+        b"\xff\x00ab",
+    ):
         assert frames_of(packet) == [packet]

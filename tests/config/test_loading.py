@@ -132,6 +132,8 @@ def test_a_node_reachable_from_other_machines_needs_a_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("tls: {}\nport: 1\ntls:\n", "bad.yaml: not YAML in line 3: 'tls' stands there twice"),
+        ("limits: {window_frames: 1, 'window_frames': 2}", "in line 1: 'window_frames' stands there twice"),
         ("port: [1\n", "bad.yaml: not YAML in line 2"),
         ("- port\n", "bad.yaml: must be keys with values"),
         ("limits: 3\n", "limits in bad.yaml: this is a section"),

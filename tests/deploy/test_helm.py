@@ -108,6 +108,7 @@ def test_the_chart_passes_helm_lint() -> None:
         {**SECRET, "front": {"kind": "nginx"}},
         {**SECRET, "node": {"readyShare": 1.5}},
         {**SECRET, "autoscale": {}},
+        {**ALL, "node": {"config": "cpu", "gpus": 0}},  # nobody says how many slots a pod has
         {"auth": {"secret": "keys", "keys": {"shop": {"key": "in a ConfigMap"}}}},
         {"auth": {"keys": {"shop": {}}}},
     ],
@@ -128,6 +129,9 @@ def test_a_node_starts_with_the_settings_of_the_chart(values: dict[str, Any]) ->
     assert (ROOT / "configs" / f"{config.removeprefix('--config=')}.yaml").is_file()
     pairs = [tuple(item.removeprefix("--set=").split("=", 1)) for item in sets]
     settings = load_settings(overrides={name: yaml.safe_load(value) for name, value in pairs}, environ={})
+    assert settings.slots == (
+        256 if node(values)["containers"][0]["resources"]["limits"].get("nvidia.com/gpu") else None
+    )
     assert settings.limits.ready_share == 0.9
     pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert node(values)["terminationGracePeriodSeconds"] > settings.timeouts.drain_s + pause + 10
@@ -217,6 +221,8 @@ def test_nodes_are_scaled_by_the_slots_in_use_of_those_that_do_not_drain() -> No
     # 0.7 of 256 slots for each node, and as much again for one that stands ready: 2 nodes when nobody speaks.
     assert trigger["metadata"]["threshold"] == "179"
     assert query.endswith("+ 179")
+    (trigger,) = objects({**ALL, "node": {"gpus": 0, "slots": 40}})["ScaledObject", "demo"]["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "28"
 
 
 def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def counted(compilation, progress):
 Compilation.wait = counted
 folder, paged, weights = sys.argv[1], sys.argv[2] == "paged", sys.argv[3]
 models = (Checkpoint(source=folder),)
-qwen3 = Qwen3(models=models, max_model_len=4_096, memory=0.05 if paged else 0.85, weights=weights, kv_cache=weights)
+qwen3 = Qwen3(models=models, max_model_len=1_536, memory=0.05 if paged else 0.85, weights=weights, kv_cache=weights)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
 assert any(model.blocks for model in engine._models) == paged
 engine.close()

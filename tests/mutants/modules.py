@@ -236,7 +236,7 @@ MODULES = {
             ),
         },
     ),
-    "client/resuming": Module(("client/test_moving.py", "client/test_opus_packets.py")),
+    "client/resuming": Module(("client/test_resuming.py", "client/test_opus_packets.py")),
     "engine/requests": Module(_SCHEDULER, {"one piece stays one piece": ("take_held: if len(held) >= 1:",)}),
     "engine/estimates": Module(
         ("engine/test_estimates.py",),

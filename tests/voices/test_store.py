@@ -164,6 +164,36 @@ def test_without_a_store_what_was_copied_can_be_used(
     there.arrays("bob")
 
 
+def test_while_a_store_is_known_to_be_lost_changes_are_refused_at_once(
+    here: VoiceLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client who deletes a voice would wait for a lock, and then for another call without an answer."""
+    here.add(clone("bob"), VECTOR)
+    asked = list[str]()
+
+    def refuse(*_: object) -> None:
+        asked.append("once")
+        raise ConnectionError("no route")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(VoiceStore, "_connected", refuse)
+        for _ in range(2):  # whoever copies tries again
+            with pytest.raises(StoreLost):
+                here.refresh()
+        changes = (
+            lambda: here.delete("bob"),
+            lambda: here.add(design("zoe"), {}),
+            lambda: here.set_lexicon("bob", None),
+        )
+        for change in changes:
+            with pytest.raises(StoreLost, match="ConnectionError"):
+                change()
+        assert len(asked) == 2
+    here.refresh()
+    here.delete("bob")
+    assert names(here) == []
+
+
 def test_a_disk_that_is_not_mounted_deletes_nothing(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     library = VoiceLibrary(tmp_path / "here", 5, VoiceStore(f"file://{shared}"))

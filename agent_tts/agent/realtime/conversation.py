@@ -817,28 +817,29 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """
     results = {item.call_id: item.text for item in items if item.type == "function_call_output"}
     found: list[dict[str, Any]] = []
-    calls: list[Item] = []
+    calls: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []  # to `calls`
     for item in [*items, None]:
         if item is not None and item.type == "function_call":
-            if item.call_id in results:
-                calls.append(item)
+            if (result := results.pop(item.call_id, None)) is not None:  # another call of this id has none
+                calls.append(_call(item))
+                answers.append({"role": "tool", "tool_call_id": item.call_id, "content": [result]})
             continue
         if calls:
-            _say(found, {"role": "assistant", "tool_calls": [_call(call) for call in calls]})
-            found += [
-                {"role": "tool", "tool_call_id": call.call_id, "content": results[call.call_id]} for call in calls
-            ]
-            calls = []
+            _say(found, {"role": "assistant", "tool_calls": calls})
+            found += answers
+            calls, answers = [], []
         if item is not None and item.type == "message" and item.text:
-            _say(found, {"role": item.role, "content": item.text})
-    return found
+            _say(found, {"role": item.role, "content": [item.text]})
+    return [each | {"content": "\n".join(each["content"])} if "content" in each else each for each in found]
 
 
 def _say(found: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    """Add a message, whose content is a list of texts to be joined."""
     last = found[-1] if found else {}
     if last.get("role") == message["role"] == "assistant" and "tool_calls" not in last:
-        texts = [each["content"] for each in (last, message) if "content" in each]
-        found[-1] = message | {"content": "\n".join(texts)}
+        last["content"] += message.pop("content", [])
+        last |= message
     else:
         found.append(message)
 

@@ -10,10 +10,10 @@ import soxr
 from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
-from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.agent.call import IN_RATE
+from agent_tts.agent.detectors import VoiceDetector
 from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -68,7 +68,7 @@ class Ear:
         # How turns are detected; None: not at all.
         self._detection: Detection | None = None
         # The detectors of voice and of complete turns; None until they are needed.
-        self._vad: SileroVADAnalyzer | None = None
+        self._vad: VoiceDetector | None = None
         self._complete: LocalSmartTurnAnalyzerV3 | None = None
         # Whether they are set for `_detection`.
         self._is_prepared = False
@@ -135,17 +135,17 @@ class Ear:
         self._is_prepared = True
         settings = self._settings
         if self._vad is None:
-            self._vad = await asyncio.to_thread(SileroVADAnalyzer, sample_rate=IN_RATE)
+            self._vad = await asyncio.to_thread(VoiceDetector, settings, IN_RATE)
             self._vad.set_sample_rate(IN_RATE)
         if isinstance(detection, SemanticVad):
-            self._vad.set_params(VADParams(start_secs=settings.vad_start_s, stop_secs=settings.vad_stop_s))
+            voice = VADParams(start_secs=settings.vad_start_s, stop_secs=settings.vad_stop_s, min_volume=0)
             params = SmartTurnParams(stop_secs=PATIENCE_S[detection.eagerness])
             self._complete = await asyncio.to_thread(LocalSmartTurnAnalyzerV3, params=params)
             self._complete.set_sample_rate(IN_RATE)
         else:
-            stop_s = detection.silence_duration_ms / 1_000
-            start_s = settings.vad_start_s
-            self._vad.set_params(VADParams(confidence=detection.threshold, start_secs=start_s, stop_secs=stop_s))
+            stop_s, start_s = detection.silence_duration_ms / 1_000, settings.vad_start_s
+            voice = VADParams(confidence=detection.threshold, start_secs=start_s, stop_secs=stop_s, min_volume=0)
+        self._vad.set_params(voice)
 
     async def _watch(self, window: bytes) -> None:
         """Set `_in_turn` after this window."""

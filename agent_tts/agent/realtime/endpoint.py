@@ -20,13 +20,13 @@ from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, RealtimeError, SessionSettings, Shape, checked, merged
-from agent_tts.agent.signalling import REALTIME
 from agent_tts.errors import Internal, InvalidRequest, SpeechError
 from agent_tts.protocol.validation import NOT_JSON, parse
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as
+from agent_tts.serve.routes.realtime import REALTIME
 from agent_tts.serve.transports import sdp
 from agent_tts.serve.transports.websocket import CLOSE_CODES, deny
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SpeechError
-from agent_tts.messages import Word, Words
+from agent_tts.messages import Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.serve.dialects.elevenlabs_messages import (
@@ -28,7 +28,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
 )
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
-from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse, WholeAudio
+from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -103,12 +103,12 @@ async def create_audio(voice_id: str, request: Request, client: Authorized, audi
 @routes.post(PATH + "/with-timestamps", **_SPEAKS_TIMED)
 @routes.post(PATH + "/stream/with-timestamps", **_SPEAKS_TIMED)
 async def create_timed(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
-    """Speak a text: all of its audio and times in one object; with `stream` an object a line, sent while it is made."""
+    """Speak a text: its audio and times in one object, with `stream` an object a line; sent while it is made."""
     wanted, node = await read_request(request, ElevenLabsRequest), node_of(request)
     options = await _options(voice_id, node, wanted)
-    is_whole = not request.url.path.endswith("/stream/with-timestamps")
-    make_body = partial(TimedBody, audio, wanted.text, is_whole=is_whole)
-    return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told", is_whole=is_whole)
+    in_one = not request.url.path.endswith("/stream/with-timestamps")
+    make_body = partial(OneTimedBody if in_one else TimedBody, audio, wanted.text)
+    return SpeechResponse(node, client, wanted.text, options, "application/json", make_body, "told", ends_aside=in_one)
 
 
 async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> SpeechOptions:
@@ -121,15 +121,13 @@ async def _options(voice_id: str, node: Node, wanted: ElevenLabsRequest) -> Spee
 
 
 class TimedBody(AudioBody):
-    """JSON objects, one a line, each with audio and the characters that begin in it; if whole, one at the end."""
+    """JSON objects, one a line, each with audio and the characters that begin in it."""
 
-    def __init__(self, audio: AudioFormat, text: str, *, is_whole: bool) -> None:
+    def __init__(self, audio: AudioFormat, text: str) -> None:
         super().__init__(audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
-        self._is_whole = is_whole
         self._due = DueWords()
         self._characters = CharacterTimes(text)
-        # Bytes and characters for the next object.
-        self._pieces = WholeAudio()
+        # Characters for the next object.
         self._told: list[TimedCharacter] = []
         # Audio so far, at 24 kHz.
         self._samples = 0
@@ -141,30 +139,42 @@ class TimedBody(AudioBody):
     def audio(self, pcm: bytes) -> bytes:
         self._samples += len(pcm) // 2
         audio_ms = round(self._samples * 1_000 / SAMPLE_RATE)
-        self._add(super().audio(pcm), self._due.due(audio_ms))
-        return b"" if self._is_whole else self._tell()
+        self._told += self._characters.of(self._due.due(audio_ms))
+        return self._tell(super().audio(pcm))
 
     def end(self) -> bytes:
-        self._add(super().end(), self._due.rest())
-        return self._tell()
+        self._told += self._characters.of(self._due.rest())
+        return self._tell(super().end(), last=True)
 
-    def _add(self, data: bytes, words: list[Word]) -> None:
-        self._pieces.add(data)
-        self._told += self._characters.of(words)
-
-    def _tell(self) -> bytes:
-        data = self._pieces.take()
-        told, self._told = self._told, []
-        if not data and not told:
+    def _tell(self, data: bytes, *, last: bool = False) -> bytes:
+        if not data and not self._told:
             return b""
+        return f'{{"audio_base64":"{base64.b64encode(data).decode()}",{self._alignments()}}}\n'.encode()
+
+    def _alignments(self) -> str:
+        """The fields with the times of `_told`, which is empty then."""
+        told, self._told = self._told, []
         alignment = {
             "characters": [each.char for each in told],
             "character_start_times_seconds": [each.start_ms / 1_000 for each in told],
             "character_end_times_seconds": [each.end_ms / 1_000 for each in told],
         }
-        body = {
-            "audio_base64": base64.b64encode(data).decode(),
-            "alignment": alignment if told else None,
-            "normalized_alignment": alignment if told else None,
-        }
-        return protocol.dump(body).encode() + b"\n"
+        text = protocol.dump(alignment) if told else "null"
+        return f'"alignment":{text},"normalized_alignment":{text}'
+
+
+class OneTimedBody(TimedBody):
+    """One object: the audio, which is sent while it is made, and behind it the times of all characters."""
+
+    def __init__(self, audio: AudioFormat, text: str) -> None:
+        super().__init__(audio, text)
+        # What is sent before the next audio; and the rest of it, less than the three bytes of four characters.
+        self._opening = b'{"audio_base64":"'
+        self._rest = b""
+
+    def _tell(self, data: bytes, *, last: bool = False) -> bytes:
+        data = self._rest + data
+        size = len(data) if last else len(data) - len(data) % 3
+        data, self._rest = data[:size], data[size:]
+        opening, self._opening = self._opening, b""
+        return opening + base64.b64encode(data) + (f'",{self._alignments()}}}\n'.encode() if last else b"")

@@ -20,6 +20,7 @@ from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import warn_of_certificate
+from agent_tts.system.in_child import without_collections
 from agent_tts.text.entries import Lexicon
 
 # Reads the settings again from where they came; raises `SettingsError`.
@@ -113,9 +114,12 @@ class Reload:
 
     def _find(self, reading: Future[Change]) -> None:
         try:
-            found = change(self._settings, self._read())
-            contents = contents_of(found.settings)
-            lexicon = node_lexicon(found.settings, contents)
+            with (
+                without_collections()
+            ):  # one would stop all for 30 ms: a document has a million objects while it is read
+                found = change(self._settings, self._read())
+                contents = contents_of(found.settings)
+                lexicon = node_lexicon(found.settings, contents)
         except Exception as error:  # noqa: BLE001 - the edge of a thread
             reading.set_exception(error)
         else:

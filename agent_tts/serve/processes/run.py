@@ -9,7 +9,6 @@ import importlib
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -120,6 +119,7 @@ async def _serve(
                     extension = await asyncio.to_thread(extension_of, settings, extension)
             app = create_app(settings, service, extension, contents=contents)
             warm_up(app)
+            await asyncio.sleep(0)  # here it is cancelled, if it was
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()
         # uvicorn would log the traceback of an engine that does not start; `run` logs its message.
@@ -131,14 +131,19 @@ async def _serve(
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM cancels this task, as SIGINT does; without a signal handler the engines would outlive this process."""
+    """SIGTERM cancels this task, as SIGINT does; without a signal handler the engines would outlive this process.
+
+    The task learns of it at once, not from the loop, which it may keep from running until the end of the block.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    if sys.platform == "win32":
-        yield
-        return
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+
+    def cancel(*_: object) -> None:
+        task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # it may sleep
+
+    before = signal.signal(signal.SIGTERM, cancel)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)

@@ -30,7 +30,7 @@ from agent_tts.errors import (
     Unsupported,
 )
 from agent_tts.messages import EngineState
-from agent_tts.protocol.validation import Complaint, check_body
+from agent_tts.protocol.validation import LIST_VALUES, MAX_VALUES, Complaint, check_body
 from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client, authorized
 from agent_tts.serve.node import Node
@@ -293,7 +293,8 @@ async def read_fields(request: Request, model: type[Model], list_bytes: int = 0)
 
     Raises `InvalidRequest` for what is not allowed, and what `read_body` raises.
     """
-    return await read_as(request, lambda body: check_body(model, body, depth=3), list_bytes)
+    most = LIST_VALUES if list_bytes else MAX_VALUES
+    return await read_as(request, lambda body: check_body(model, body, depth=3, most=most), list_bytes)
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises

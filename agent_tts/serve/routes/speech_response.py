@@ -98,46 +98,27 @@ class AudioBody(Body):
         return head + b"".join(payload for payload, _ in chunks)
 
 
-class WholeAudio:
-    """The audio of a body that is sent when it is complete, and is in memory until then."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def add(self, piece: bytes) -> None:
-        """Raises `TextTooLong`."""
-        self._pieces.append(piece)
-        self._size += len(piece)
-        if self._size > MAX_WHOLE:
-            what = f"audio that is sent when it is complete has at most {MAX_WHOLE} bytes"
-            raise TextTooLong(f"{what}: send a shorter text, or ask for MP3")
-
-    def take(self) -> bytes:
-        """All of it, joined."""
-        joined = b"".join(self._pieces)
-        self._pieces.clear()
-        self._size = 0
-        return joined
-
-
 class WholeBody(FileBody):
-    """The file, given when it is complete: a WAV file with its length."""
+    """The file, given when it is complete, and in memory until then: a WAV file with its length."""
 
     def __init__(self, format: str) -> None:
         self._is_wav = format == "wav"
         super().__init__("pcm" if self._is_wav else format)
-        self._pieces = WholeAudio()
-        self._samples = 0
+        self._pieces: list[bytes] = []
+        self._size = self._samples = 0
 
     def audio(self, pcm: bytes) -> bytes:
-        self._pieces.add(super().audio(pcm))
+        """Raises `TextTooLong`."""
+        self._pieces.append(super().audio(pcm))
+        self._size += len(self._pieces[-1])
         self._samples += len(pcm) // 2
+        if self._size > MAX_WHOLE:
+            what = f"a file that is sent when it is complete has at most {MAX_WHOLE} bytes"
+            raise TextTooLong(f"{what}: send a shorter text, or ask for MP3")
         return b""
 
     def end(self) -> bytes:
-        self._pieces.add(super().end())
-        file = self._pieces.take()
+        file = b"".join([*self._pieces, super().end()])
         return wav_header(self._samples) + file + WAV_MARK if self._is_wav else file
 
 
@@ -193,7 +174,7 @@ class SpeechResponse(Response):
         make_body: Callable[[], Body],
         words: WordsMode = "none",
         seal: Seal | None = None,
-        is_whole: bool = False,
+        ends_aside: bool = False,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
@@ -204,9 +185,10 @@ class SpeechResponse(Response):
         # Called when the request is open.
         self._make_body = make_body
         self._words: WordsMode = words
-        # What is applied to a whole body, if anything. A whole body is given at its end, in a thread.
+        # What is applied to the whole file, which is then given at its end; None for what is sent while it is made.
         self._seal = seal
-        self._is_whole = is_whole or seal is not None
+        # Whether the end of the body takes milliseconds, and is made in a thread.
+        self._ends_aside = ends_aside or seal is not None
         # Whether the status line was sent.
         self._started = False
 
@@ -220,7 +202,7 @@ class SpeechResponse(Response):
         with contextlib.ExitStack() as admitted:
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
-                if self._is_whole:
+                if self._seal is not None:
                     admitted.enter_context(await self._node.guard.place("whole files"))
                 how = Listener(words=self._words)
                 metrics, service = self._node.metrics, self._node.service
@@ -263,7 +245,7 @@ class SpeechResponse(Response):
                     async with encoder:
                         held += body.words(event)
                 case Audio(payload=pcm) if pcm:
-                    if not self._is_whole:
+                    if self._seal is None:
                         await self._start(writer)
                     async with encoder:
                         data, held = held + body.audio(pcm), b""
@@ -280,7 +262,7 @@ class SpeechResponse(Response):
                     if error is not None:
                         last = body.error(error)
                     else:
-                        last = await asyncio.to_thread(body.end) if self._is_whole else body.end()
+                        last = await asyncio.to_thread(body.end) if self._ends_aside else body.end()
                     if self._seal is not None and last:
                         last = await self._seal(last)
                     await self._start(writer)

@@ -22,6 +22,7 @@ from websockets.protocol import Protocol, State
 
 from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
+from agent_tts.protocol.validation import MAX_FIELDS
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fronts import connections
 from agent_tts.serve.token_bucket import TokenBucket
@@ -179,7 +180,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
-        if len(self.url) + len(url) > MAX_URL_BYTES:
+        if len(self.url) + len(url) > MAX_URL_BYTES or (self.url + url).count(b"&") > MAX_FIELDS:
             raise ValueError("the URL is too long")
         super().on_url(url)
 

@@ -456,6 +456,18 @@ def test_what_the_assistant_says_in_a_row_is_one_message(talk: Talk) -> None:
     assert last == {"role": "assistant", "content": "It is\nten."}
 
 
+def test_a_result_is_asked_once_however_many_calls_have_its_id(talk: Talk) -> None:
+    """Otherwise 60 kB in a result were 12 MB of a request that is written on the event loop."""
+    for _ in range(200):
+        talk.send("conversation.item.create", item={"type": "function_call", "call_id": "a", "name": "look"})
+    talk.send("conversation.item.create", item={"type": "function_call_output", "call_id": "a", "output": "x" * 60_000})
+    talk.orders()
+    talk.send("response.create")
+    (asked,) = talk.orders()
+    (call, result) = asked.messages
+    assert (len(call["tool_calls"]), result["content"]) == (1, "x" * 60_000)
+
+
 def test_sound_that_is_played_is_told_and_cut_where_it_was_heard() -> None:
     """Two answers wait: the first is being played, of the second nothing was."""
     talk = Talk(plays=True)

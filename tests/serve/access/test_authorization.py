@@ -30,6 +30,7 @@ GOOD_ORIGIN = {"Origin": "https://app.example"}
 OPEN = "open"  # any client
 KEYED = "keyed"  # a client with a key
 STREAM = "stream"  # a key or a one-time token
+NOBODY = "nobody"  # they need an agent
 
 MATRIX = {
     ("GET", "/"): OPEN,
@@ -90,9 +91,12 @@ MATRIX = {
     ("WEBSOCKET", "/v1/jambonz"): STREAM,
     ("WEBSOCKET", "/v2/speak"): STREAM,
     ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
+    ("WEBSOCKET", "/v1/realtime"): NOBODY,
+    ("POST", "/v1/realtime/calls"): NOBODY,
+    ("POST", "/v1/realtime/client_secrets"): NOBODY,
 }
 REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
-KEYED_ROUTES = [row for row, who in MATRIX.items() if who != OPEN and row[0] != "WEBSOCKET"]
+KEYED_ROUTES = [row for row, who in MATRIX.items() if who in (KEYED, STREAM) and row[0] != "WEBSOCKET"]
 OPEN_ROUTES = [row for row, who in MATRIX.items() if who == OPEN]
 
 
@@ -145,6 +149,24 @@ async def test_open_routes() -> None:
             assert await status(http, "GET", path, {}) in (200, 307), path
 
 
+async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
+    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+        for name in ("calls", "client_secrets"):
+            refused = await http.post(f"/v1/realtime/{name}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_protocol")
+            assert "`agent-tts agent`" in refused.json()["error"]["message"]
+        with pytest.raises(InvalidStatus) as handshake:
+            await connect(f"{running.url.replace('http', 'ws', 1)}/v1/realtime?model=x")
+        assert b"`agent-tts agent`" in bytes(present(handshake.value.response.body))
+
+
+async def test_a_page_may_do_by_cors_what_the_routes_are_for() -> None:
+    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+        for method, path in KEYED_ROUTES:
+            asked = GOOD_ORIGIN | {"Access-Control-Request-Method": method}
+            assert (await http.options(path, headers=asked)).status_code == 200, (method, path)
+
+
 async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:
     """The code with which the stream is closed at once; None when it greets."""
     async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
@@ -195,7 +217,7 @@ async def test_the_streams_of_other_vendors() -> None:
 
     async with running_node(auth=AUTH, voice_aliases={"*": "tone-440"}) as running:
         for method, path in MATRIX:
-            if method != "WEBSOCKET":
+            if MATRIX[method, path] == NOBODY or method != "WEBSOCKET":
                 continue
             for refused in REFUSED:
                 assert await close_code(path, refused) == 1008, (path, refused)

@@ -204,7 +204,8 @@ async def test_cartesia(node: RunningNode) -> None:
         assert [each.id async for each in dictionaries.list(limit=2)] == [each.id for each in [*others[::-1], made]]
         changed = await dictionaries.update(made.id, name="New Orleans", items=items[:1])
         assert (changed.name, len(changed.items)) == ("New Orleans", 1)
-        many: list[Any] = [{"text": f"word{number}", "alias": "a" * 100} for number in range(MAX_RULES)]
+        fields = {"alias": "a" * 100, "case_sensitive": True, "id": 1, "of": None}  # unknown ones are ignored
+        many: list[Any] = [{"text": f"word{number}"} | fields for number in range(MAX_RULES)]
         assert len((await dictionaries.update(made.id, items=many)).items) == MAX_RULES
         await dictionaries.delete(made.id)
         with pytest.raises(NotFoundError, match="no such pronunciation dictionary"):
@@ -235,7 +236,8 @@ def _use_elevenlabs(client: ElevenLabs) -> None:
     assert "<grapheme>tomato</grapheme><phoneme>təˈmɑtoʊ</phoneme>" in file
     assert "<alias>United Nations</alias>" in file
 
-    many = [AliasRule(string_to_replace=f"word{number}", alias="a" * 100) for number in range(MAX_RULES)]
+    fields = {"alias": "a" * 100, "case_sensitive": True, "word_boundaries": True}
+    many = [AliasRule(string_to_replace=f"word{number}", **fields) for number in range(MAX_RULES)]
     assert dictionaries.rules.set(made.id, rules=many).version_rules_num == MAX_RULES
 
     from_file = dictionaries.create_from_file(name="file", file=("food.pls", PLS))

@@ -138,6 +138,27 @@ async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(t
         assert process.returncode == 0, log.read_text()
 
 
+def test_a_signal_while_the_application_is_made_ends_the_node(tmp_path: Path) -> None:
+    """For a second nothing is awaited. The loop looked for its handler later, when it had none, and the node stayed."""
+    script = tmp_path / "node.py"
+    script.write_text(
+        """import os, signal
+from agent_tts.config.loading import load_settings
+from agent_tts.serve.processes import run
+
+made = run.warm_up
+run.warm_up = lambda app: (os.kill(os.getpid(), signal.SIGTERM), made(app))
+raise SystemExit(run.run(load_settings(overrides={"engine": "tone", "port": 0})))
+"""
+    )
+    node = subprocess.Popen([sys.executable, script], env=environment())
+    try:
+        assert node.wait(SOON_S) == 128 + signal.SIGTERM
+    finally:
+        node.kill()
+        node.wait()
+
+
 @contextmanager
 def starting(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A node from the first moment of its process on."""

@@ -194,6 +194,7 @@ async def test_an_invalid_upgrade_is_answered(node: RunningNode) -> None:
     """Guards the end of `WebSocketProtocol.data_received`."""
     for head, status in [
         (b"GET /v1/tts/stream?" + b"a" * MAX_URL_BYTES + b" HTTP/1.1\r\n" + UPGRADE, b"400"),
+        (b"GET /v1/tts/stream?" + b"%41&" * 1_000 + b" HTTP/1.1\r\n" + UPGRADE, b"400"),  # 4 ms before any key
         (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
     ]:
         async with raw(node) as sock:

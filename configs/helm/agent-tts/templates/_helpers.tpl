@@ -23,6 +23,9 @@ app.kubernetes.io/component: haproxy
 {{/* The drain, what is still played over WebRTC, and the pause before it. */ -}}
 {{ add .Values.node.drainSeconds 20 }}
 {{- end }}
+{{- define "slots" -}}
+{{- .Values.node.slots | default (ternary 256 "" (gt (int .Values.node.gpus) 0)) }}
+{{- end }}
 {{- define "claim" -}}
 {{ .Values.cache.existingClaim | default (printf "%s-cache" (include "name" .)) }}
 {{- end }}

@@ -1,0 +1,78 @@
+"""Whose voice is heard: by its level alone, in natural speech."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pipecat.audio.vad.vad_analyzer import VADState
+
+from agent_tts.agent.call import IN_RATE
+from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.config.settings import Agent
+from tests.agent.people import at_level, says
+from tests.agent.test_phone import linear, mulaw
+from tests.recogniser import to_16k
+
+WINDOW = 512 * 2  # bytes
+CALLER, OTHERS = "Please cancel my order.", ("Four people.", "What time do you open tomorrow?", "Can I help you?")
+
+
+def detector(**agent: float) -> VoiceDetector:
+    made = VoiceDetector(Agent(**agent), IN_RATE)
+    made.set_sample_rate(IN_RATE)
+    return made
+
+
+def pieces(sound: bytes) -> list[bytes]:
+    """What the detector hears at once."""
+    return [sound[at : at + WINDOW] for at in range(0, len(sound) - WINDOW, WINDOW)]
+
+
+def telephone(speech: bytes) -> NDArray[np.int16]:
+    """At 16 kHz, after a line of 8 kHz."""
+    samples = np.frombuffer(speech, "<i2")[: len(speech) // 6 * 3].reshape(-1, 3).mean(axis=1).astype(np.int16)
+    return to_16k(linear(mulaw(samples)), 8_000)
+
+
+async def noticed_s(vad: VoiceDetector, speech: bytes) -> float | None:
+    """When a voice that follows half a second of silence is noticed, s after its first sound; None: never."""
+    sound = to_16k(np.frombuffer(speech, "<i2"), 24_000)[IN_RATE // 4 :].tobytes()
+    heard = bytes(IN_RATE) + sound + bytes(IN_RATE)
+    found = None
+    for number, piece in enumerate(pieces(heard), start=1):
+        state = await vad.analyze_audio(piece)
+        if state is VADState.SPEAKING and found is None:
+            found = (number * WINDOW - IN_RATE) / (2 * IN_RATE)
+    return found
+
+
+async def test_a_voice_is_noticed_as_soon_as_it_is_long_enough() -> None:
+    """Mutation: Pipecat's `min_volume`, by which "No." is never heard."""
+    for words in (CALLER, "No.", "Five.", "Two.", "Yep.", "Eight."):
+        vad = detector()
+        heard_s = await noticed_s(vad, says(words))
+        await vad.cleanup()
+        assert 0.19 <= (heard_s or 9) < 0.35
+
+
+@pytest.mark.parametrize("level_db", [-40.0, -12.0])
+async def test_nobody_speaks_below_the_level(level_db: float) -> None:
+    """Mutation: `level_db` is not asked."""
+    vad = detector(level_db=level_db)
+    heard = [await noticed_s(vad, at_level(says(words), -30)) is not None for words in OTHERS]
+    assert heard == [level_db == -40.0] * len(OTHERS)
+    assert await noticed_s(vad, says(CALLER)) is not None
+    await vad.cleanup()
+
+
+async def test_a_voice_on_the_telephone_does_not_end_within_words() -> None:
+    """Wherever the windows of the detector lie. Mutation: a voice that lasts needs the probability of a new one."""
+    vad, speech = detector(), telephone(says("My phone number is five five five, one two three four."))
+    for offset in range(0, WINDOW // 2, 64):
+        heard = np.concatenate([np.zeros(IN_RATE // 2 + offset, np.int16), speech, np.zeros(IN_RATE, np.int16)])
+        found = [await vad.analyze_audio(piece) for piece in pieces(heard.astype("<i2").tobytes())]
+        assert list(pairwise(found)).count((VADState.STOPPING, VADState.QUIET)) == 1
+    await vad.cleanup()
