@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, Candidate
-from agent_tts.protocol.validation import first_complaint, message_error
+from agent_tts.protocol.validation import NOT_JSON, check_message, parse
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_as
 from agent_tts.serve.transports import ice, sdp
@@ -110,8 +110,5 @@ async def _signal(shape: type[Body], request: Request) -> tuple[Switchboard, Cli
     """Who sends a message of signalling, and what."""
     node = node_of(request)
     client = await node.guard.identify(request, token_ok=True)
-    try:
-        body = await read_as(request, shape.model_validate_json)
-    except ValidationError as error:
-        raise message_error(first_complaint(error)) from None
+    body = await read_as(request, lambda body: check_message(shape, parse(body, NOT_JSON)))
     return request.app.state.agent, client, body

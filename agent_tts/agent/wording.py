@@ -9,10 +9,12 @@ LONGEST_S = 2.0  # of a back-channel: whoever speaks longer wants to be heard
 MOST = 4  # phrases of a back-channel
 WITHOUT_SPACES = ("zh", "ja")
 
-# What a listener says to go on listening, as recognisers write it. Words that stop or contradict are none of it.
+# What a listener says to go on listening, as recognisers write it: "mm-hmm" becomes "Momma". Words that stop or
+# contradict are none of it.
 _LISTENING = {
     "en": "yeah|yep|yes|yup|ok|okay|right|alright|all right|sure|i see|got it|of course|great|good|nice|cool|wow|oh|ah|"
-    "aha|uh huh|mm hmm|mm|mmm|mmhmm|mhm|mhmm|hm|hmm|hum|humm|im hum|mm hm|ah ha|oh okay|makes sense|fine|true|exactly",
+    "aha|uh huh|mm hmm|mm|mmm|mmhmm|mhm|mhmm|hm|hmm|hum|humm|im hum|mm hm|mom|momma|mama|ah ha|oh okay|makes sense|"
+    "fine|true|exactly",
     "de": "ja|jaja|genau|okay|ok|gut|klar|stimmt|richtig|ach so|achso|aha|ah|oh|mhm|hm|hmm|mm|verstehe|alles klar",
     "fr": "oui|ouais|ok|okay|daccord|bien|bien sûr|ah|ah bon|oh|hm|hmm|mm|mhm|je vois|exactement|voilà|très bien",
     "es": "sí|si|vale|ok|okay|claro|bien|bueno|ajá|aja|ah|oh|mm|mhm|hmm|ya|entiendo|de acuerdo|exacto|muy bien",

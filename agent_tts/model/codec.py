@@ -280,31 +280,18 @@ class NextFrame:
 
 
 class WholeClip:
-    """The past of whole clips: silence. Afterwards `state`, one row a clip, is as behind the end."""
+    """The past of whole clips: silence."""
 
-    def __init__(self, frames: int, window: int, device: torch.device, state: CodecState | None) -> None:
+    def __init__(self, frames: int, window: int, device: torch.device) -> None:
         positions = torch.arange(frames, device=device)
         age = positions[:, None] - positions
         self.positions = positions[None]
-        self._state = state
         self._seen = (age >= 0) & (age < window)  # bool[T, T]: the frames (columns) that a frame (row) looks at
-        # The last frames, as many as a ring has slots.
-        self._last = positions[-window:]
-        self._slots = self._last % window
-        if state is not None:
-            state.position.fill_(frames)
 
     def extend(self, history: History, x: Tensor) -> Tensor:
-        if self._state is not None:
-            ring, steps = self._state.histories[history.index], x.shape[-1]
-            times = torch.arange(max(0, steps - history.size), steps, device=x.device)
-            ring[:, times % ring.shape[1]] = x[..., times].transpose(1, 2)
         return F.pad(x, (history.size, 0))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self._state is not None:
-            self._state.keys[layer][:, self._slots] = key[:, self._last]
-            self._state.values[layer][:, self._slots] = value[:, self._last]
         return _attention(query, key, value, self._seen)
 
 
@@ -402,7 +389,7 @@ class Streamed(Loadable):
 
 
 class Codec(Streamed):
-    """Decodes codes of many streams at once, a frame of each a step, or whole clips."""
+    """Decodes codes of many streams at once, a frame of each a step."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__((config.num_hidden_layers, config.sliding_window, config.num_attention_heads, config.head_dim))
@@ -441,13 +428,6 @@ class Codec(Streamed):
         pcm = self(codes[:, None], past)
         past.advance(run)
         return pcm.masked_fill(~run[:, None], 0)
-
-    @torch.inference_mode()
-    def decode(self, codes: Tensor, state: CodecState | None = None) -> Tensor:
-        """Whole clips: int64[B, T, 16] gives float32[B, T * 1920] within -1 and 1; a `state` of B rows is then behind
-        them.
-        """
-        return self(codes, WholeClip(codes.shape[1], self.config.sliding_window, codes.device, state))
 
     def forward(self, codes: Tensor, past: Past) -> Tensor:
         """int64[B, T, 16] after what is past -> float32[B, T * 1920]."""

@@ -221,7 +221,7 @@ class Detector(Loadable):
         """Samples [B, 1, T] -> [B, 2 + 16, T]: logits of none and of one, and of each bit of the message."""
         length = x.shape[-1]
         x = F.pad(x, (0, -length % FRAME_SAMPLES))
-        past = WholeClip(x.shape[-1] // FRAME_SAMPLES, 1, x.device, None)
+        past = WholeClip(x.shape[-1] // FRAME_SAMPLES, 1, x.device)
         out: Tensor = self.score(self.spread(self.encoder(x, past)))
         return out[..., :length]
 

@@ -25,6 +25,7 @@ from tests.support import present, running_app, running_node, settings_of, until
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
 OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"sdp": "v=0", "type": "offer", "more": [[]] * 5_000}, "at most 4096 values"),  # counted before they are made
     ({}, "sdp"),
     ({"sdp": "v=0", "type": "answer"}, "type"),
     ({"sdp": "nonsense", "type": "offer"}, "begin with v=0"),

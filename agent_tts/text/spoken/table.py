@@ -37,6 +37,9 @@ _AFTER_NUMBER = frozenset(("h", "m", "min", *"-−–+×÷*/=<>≤≥"))
 LIMIT = "[<>]=?|[≤≥≈~±]"  # before a number that is not met or passed: ">90%"
 
 
+# What all that has a rule has: a digit, the mark of an address or of a range, or a Roman numeral. Most words do not.
+_MAY_BE_SAID = re.compile("[0-9½⅓⅔¼¾@./:–IVX-]")
+
 # A number that only English writes so, whatever the language.
 _ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
 
@@ -179,6 +182,8 @@ class Table:
 
     def say(self, written: str, before: str) -> str | None:
         """The words for what is written after the word `before`; None if no rule has it."""
+        if not _MAY_BE_SAID.search(written):
+            return None
         for each in self.all_rules:
             match = each.pattern.fullmatch(written)
             if match is not None and (said := each.say(match, before)) is not None:
