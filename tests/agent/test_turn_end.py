@@ -198,13 +198,16 @@ async def test_a_turn_waits_for_all_of_its_words() -> None:
     assert at - said.ended_at == pytest.approx(STOP_S + 3.0, abs=0.05)
 
 
-async def test_a_user_who_goes_on_ends_no_turn() -> None:
-    """Mutation: a voice does not stop the timer."""
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_user_who_goes_on_ends_no_turn(tells: bool) -> None:
+    """For longer than the silence that would end it. Mutation: a voice does not stop the timer."""
 
     async def script(said: Said) -> None:
+        said.tells = tells
         await said.say("I would like a table for")
         await asyncio.sleep(1.2)
-        await said.say("four people.")
+        await said.voice(2.5)
+        await said.recognised(heard("four people."))
 
     _, after, context = await talk(script, hears_end=False)
     assert len(after.of(LLMContextFrame)) == 1

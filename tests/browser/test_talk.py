@@ -179,6 +179,9 @@ async def test_a_spoken_turn_is_shown_marked_and_measured(browser: DevTools) -> 
         await until(lambda: len(call.heard) >= 100)
         assert dominant_hz(np.concatenate(call.heard[-50:]), 48_000) == pytest.approx(MICROPHONE_HZ, abs=NEAR_HZ)
         await page.until("document.querySelector('#level output').textContent.endsWith('dB')")
+        mark = "parseFloat(getComputedStyle(document.querySelector('#level [role=meter]'), '::after').left)"
+        width = "document.querySelector('#level [role=meter]').clientWidth"
+        assert await page.js(f"{mark} / {width}") == pytest.approx(1 / 3, abs=0.02)  # -40 dB of -60 to 0
         assert call.pings > 0
 
         call.say("user-started-speaking")
