@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -16,15 +17,13 @@ from agent_tts.bench.lines import realtime_line
 from agent_tts.bench.scripted_llm import scripted_llm
 from agent_tts.cli import bench_agent
 from agent_tts.cli.bench_agent import calls
-from tests.agent.node import running_agent
 from tests.bench.test_report import fonts
 from tests.cli.process import environment, invoke, run
+from tests.node_process import running_process
 from tests.recogniser import TINY_EN, hearing
 from tests.support import until
 
 __all__ = ["fonts"]
-
-STT = {"kind": "whisper", "model": TINY_EN, "device": "cpu"}
 
 pytestmark = [pytest.mark.real_time, pytest.mark.node]
 
@@ -61,12 +60,14 @@ def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
     assert plot.stat().st_size > 10_000
 
 
-async def test_a_realtime_server_is_called_and_told_how_far_its_answer_was_heard() -> None:
+async def test_a_realtime_server_is_called_and_told_how_far_its_answer_was_heard(tmp_path: Path) -> None:
     script = script_of("shipped")
     wanted = [voiced(one, SHIPPED.parent) for one in script.scenarios if one.name == "stop"]
+    stt = ("--set", f"agent.stt.model={TINY_EN}", "--set", "agent.stt.device=cpu")
     with scripted_llm(script.answer_to) as llm:
-        async with running_agent(llm, stt=STT) as node:
-            await until(lambda: node.server.stt.status.kind == "whisper", 60)
+        flags = ("--engine", "espeak", "--set", f"agent.llm.base_url={llm}", *stt)
+        with running_process(tmp_path, *flags, command="agent") as node:
+            await until(lambda: httpx.get(f"{node.url}/api/agent").json()["stt"]["kind"] == "whisper", 60)
             url = f"ws{node.url.removeprefix('http')}/v1/realtime"
             asked, cut = await calls(lambda: realtime_line(url, None), wanted, 1)
     assert (asked.found, asked.wrong, cut.found, cut.wrong) == ("answer", [], "interruption", [])

@@ -50,7 +50,7 @@ def exposed() -> Labels:
         meter.audio(80)
         meter.cancelled()
         meter.finished(Finished("c", "error", code="at_capacity"))
-    for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered")):
+    for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered"), agent.early.labels("spoken")):
         labelled.inc()
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
