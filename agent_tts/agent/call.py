@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loguru import logger
-from pipecat.frames.frames import TTSUpdateSettingsFrame
+from pipecat.frames.frames import Frame, InputTransportMessageFrame, TTSUpdateSettingsFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.processors.frame_processor import FrameProcessor
-from pipecat.processors.frameworks.rtvi.models import ClientMessage
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.processors.frameworks.rtvi.models import MESSAGE_LABEL, ClientMessage
 from pipecat.processors.frameworks.rtvi.processor import RTVIProcessor
 from pipecat.services.stt_service import STTService
 from pipecat.transports.base_transport import BaseTransport
@@ -31,6 +31,8 @@ CHECK_S = 0.5  # between two checks whether the caller is gone
 END_S = 5.0  # for a pipeline to end
 LEFT_S = 3.0  # after its end nothing of a pipeline and its connection is used
 VOICE_FIELDS = ("voice", "language", "instructions")
+# RTVI messages that are taken. Pipecat takes files by URL, too, which it fetches, and keys and audio past all limits.
+MESSAGE_TYPES = ("client-ready", "client-message", "send-text", "disconnect-bot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ async def run(
         ),
         observers=[call.turns],
         enable_rtvi=page,
+        rtvi_processor=PageMessages() if page else None,
         enable_turn_tracking=False,
         idle_timeout_secs=idle_s,
     )
@@ -123,6 +126,18 @@ def _dismantle(processor: FrameProcessor) -> None:
     for each in processor.processors:
         _dismantle(each)
     vars(processor).clear()
+
+
+class PageMessages(RTVIProcessor):
+    """Pipecat's processor, for the messages of `MESSAGE_TYPES`; others are refused, each with an error."""
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        message = frame.message if isinstance(frame, InputTransportMessageFrame) else None
+        if message is None or (message.get("label") == MESSAGE_LABEL and message["type"] in MESSAGE_TYPES):
+            await super().process_frame(frame, direction)
+        else:
+            refused = ClientMessage(msg_id=str(message.get("id", ""))[:64], type="")
+            await self.send_error_response(refused, f"the messages are {', '.join(MESSAGE_TYPES)}")
 
 
 def _listen_to_page(call: Call, worker: PipelineWorker) -> None:

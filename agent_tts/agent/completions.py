@@ -172,6 +172,7 @@ class ChatCompletions(OpenAILLMService):
 
     def __init__(self, llm: AgentLlm, limit: TokenLimit, *, for_client: bool, **options: Any) -> None:
         super().__init__(**options)
+        self.get_llm_adapter().file_resolver = None  # it would fetch what a message names
         self._llm = llm
         self._limit = limit
         self._for_client = for_client
