@@ -9,8 +9,6 @@ language model's context holds exactly what was heard.
 
 import sys
 
-from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
-from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
@@ -20,7 +18,7 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.call import Call
-from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.agent.detectors import TurnDetector, VoiceDetector
 from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
@@ -60,7 +58,6 @@ def turn_taking(
     """When the user's turn begins and ends."""
     if not hears:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
-    smart_turn = LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=agent.turn_silence_s))
     return LLMUserAggregatorParams(
         vad_analyzer=VoiceDetector(agent),
         user_turn_strategies=UserTurnStrategies(
@@ -69,7 +66,7 @@ def turn_taking(
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[(EarlyAnswer if early else TurnEnd)(smart_turn, context, agent)],
+            stop=[(EarlyAnswer if early else TurnEnd)(TurnDetector(agent.turn_silence_s), context, agent)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from onnxruntime import InferenceSession
+from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
+from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
+from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.config.settings import Agent
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
+PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
 _loaded: dict[tuple[object, ...], Any] = {}
 _loading = Lock()
@@ -66,3 +70,20 @@ class VoiceDetector(SileroVADAnalyzer):
         self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
         confidence = float(np.max(super().voice_confidence(buffer))) * (2 if self._lasts else 1)
         return confidence if self._level_db >= self._least_db else 0.0
+
+
+class TurnDetector(LocalSmartTurnAnalyzerV3):
+    """Pipecat's detector, which would keep and copy all of a turn: it keeps what its model hears, the last seconds.
+
+    They are seconds of audio, not of time: clients of Realtime send recordings as fast as they like.
+    """
+
+    def __init__(self, silence_s: float) -> None:  # a silence ends what does not sound complete
+        super().__init__(params=SmartTurnParams(stop_secs=silence_s))
+
+    def append_audio(self, buffer: bytes, is_speech: bool) -> EndOfTurnState:
+        state = super().append_audio(buffer, is_speech)
+        piece = max(len(buffer) // 2, self.sample_rate // PIECES_PER_S)
+        most = math.ceil(self.params.max_duration_secs * self.sample_rate / piece)
+        self._audio_buffer = self._audio_buffer[-most:]
+        return state

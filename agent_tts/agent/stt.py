@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pipecat.frames.frames import (
     ControlFrame,
     Frame,
+    InputAudioRawFrame,
     TranscriptionFrame,
     VADUserStartedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
@@ -148,18 +149,36 @@ class RecognisingFrame(ControlFrame):
     interruptible: bool = field(default=False, init=False)
 
 
+LONGEST_S = 30.0  # of a segment: Whisper hears so much at once; the event loop copies a longer one for too long
+MOST_WAITING = 8  # segments of a call that are heard or recognised; what is said meanwhile is recognised too late
+
+
 class SegmentedRecogniser(SegmentedSTTService):
-    """Says when a segment begins to be heard and when it has been recognised, with or without words."""
+    """Says when a segment, of `LONGEST_S` at most, begins to be heard and is recognised, with or without words."""
 
     # Segments that are heard or recognised now.
     _waiting = 0
 
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        if isinstance(frame, VADUserStartedSpeakingFrame):
-            await self._count(1)
-        elif isinstance(frame, VADUserStoppedSpeakingFrame) and not self.is_usable:
+    async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection) -> None:
+        await super().process_audio_frame(frame, direction)
+        if self._user_speaking and len(self._audio_buffer) >= LONGEST_S * self.sample_rate * 2:
+            await self._handle_user_stopped_speaking(VADUserStoppedSpeakingFrame())
+            await self._handle_user_started_speaking(VADUserStartedSpeakingFrame())
+
+    async def _handle_user_started_speaking(self, frame: VADUserStartedSpeakingFrame) -> None:
+        await super()._handle_user_started_speaking(frame)
+        await self._count(1)
+
+    async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame) -> None:
+        if not self._user_speaking:
+            return
+        if self.is_usable and self._waiting <= MOST_WAITING:
+            await super()._handle_user_stopped_speaking(frame)
+        else:
+            self._user_speaking = False
+            self._audio_buffer.clear()
             await self._count(-1)
+            logger.warning("agent: speech is left out: the recogniser is late, or gone")
 
     async def process_generator(self, generator: AsyncGenerator[Frame | None, None]) -> None:
         """Push what a segment is recognised as. Cancelling it is safe."""

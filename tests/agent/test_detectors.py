@@ -7,14 +7,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
+from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.vad_analyzer import VADState
+from pipecat.metrics.metrics import TurnMetricsData
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.agent.detectors import PIECES_PER_S, TurnDetector, VoiceDetector
+from agent_tts.agent.realtime.ear import DetectorTurns, Ear
+from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
 from tests.agent.people import at_level, says
 from tests.agent.test_phone import linear, mulaw
 from tests.recogniser import to_16k
+from tests.support import typed
 
 WINDOW = 512 * 2  # bytes
 CALLER, OTHERS = "Please cancel my order.", ("Four people.", "What time do you open tomorrow?", "Can I help you?")
@@ -76,3 +82,51 @@ async def test_a_voice_on_the_telephone_does_not_end_within_words() -> None:
         found = [await vad.analyze_audio(piece) for piece in pieces(heard.astype("<i2").tobytes())]
         assert list(pairwise(found)).count((VADState.STOPPING, VADState.QUIET)) == 1
     await vad.cleanup()
+
+
+@pytest.mark.parametrize("size", [2, 320, 640, WINDOW, 32_000])
+async def test_the_turn_detector_keeps_what_its_model_hears_of_a_voice_without_an_end(size: int) -> None:
+    """Mutation: Pipecat's `append_audio` alone, which keeps all."""
+    mine, pipecats = TurnDetector(8.0), LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=8.0))
+    sound = to_16k(np.frombuffer(says(CALLER) * 16, "<i2"), 24_000).tobytes()
+    for each in (mine, pipecats):
+        each.set_sample_rate(IN_RATE)
+        for at in range(0, len(sound) - size + 1, size):
+            each.append_audio(sound[at : at + size], is_speech=True)
+    window_s = mine.params.max_duration_secs
+    kept, everything = (sum(len(piece) for _, piece in each._audio_buffer) for each in (mine, pipecats))
+    assert len(mine._audio_buffer) <= window_s * PIECES_PER_S
+    assert kept <= window_s * IN_RATE < everything / 2
+    if size >= 2 * IN_RATE / PIECES_PER_S:
+        (_, found), (_, known) = await mine.analyze_end_of_turn(), await pipecats.analyze_end_of_turn()
+        assert typed(TurnMetricsData, found).probability == typed(TurnMetricsData, known).probability
+    for each in (mine, pipecats):
+        await each.cleanup()
+
+
+@pytest.mark.parametrize("end", ["take", "forget"])
+async def test_a_turn_that_ends_otherwise_has_ended_for_the_turn_detector(end: str) -> None:
+    """Committed or cleared by the client. Mutation: `forget` leaves the turn detector alone."""
+    ear = Ear(Agent(), DetectorTurns())
+    await ear.detect(SemanticVad(type="semantic_vad", eagerness="low"))
+    assert [starts async for starts, _ in ear.hear(says(CALLER), RealtimeFormat())] == [True]
+    detector = typed(TurnDetector, ear._complete)
+    assert (detector.speech_triggered, bool(detector._audio_buffer)) == (True, True)
+    getattr(ear, end)()
+    assert (detector.speech_triggered, bool(detector._audio_buffer)) == (False, False)
+    await ear.close()
+
+
+async def test_a_turn_that_is_cut_has_ended_for_the_turn_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_tts.agent.realtime.ear.MAX_TURN_MS", 1_000)
+    ear, turns = Ear(Agent(), DetectorTurns()), []
+    await ear.detect(SemanticVad(type="semantic_vad", eagerness="low"))
+    voice, piece = says(CALLER) * 3, 9_600
+    for at in range(0, len(voice), piece):
+        async for starts, _ in ear.hear(voice[at : at + piece], RealtimeFormat()):
+            if not starts:
+                turns.append(len(ear.take()))
+                assert not typed(TurnDetector, ear._complete)._audio_buffer
+    assert len(turns) >= 2
+    assert max(turns) < 1.3 * 2 * IN_RATE
+    await ear.close()

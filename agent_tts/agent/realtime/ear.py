@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator
 import numpy as np
 import soxr
 from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
-from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
-from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import VoiceDetector
+from agent_tts.agent.detectors import TurnDetector, VoiceDetector
 from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -69,7 +67,7 @@ class Ear:
         self._detection: Detection | None = None
         # The detectors of voice and of complete turns; None until they are needed.
         self._vad: VoiceDetector | None = None
-        self._complete: LocalSmartTurnAnalyzerV3 | None = None
+        self._complete: TurnDetector | None = None
         # Whether they are set for `_detection`.
         self._is_prepared = False
         # Whether there is a voice, and whether a turn has started.
@@ -122,6 +120,8 @@ class Ear:
         self._kept.clear()
         self._unseen.clear()
         self._in_turn = False
+        if self._complete is not None:
+            self._complete.clear()
 
     async def close(self) -> None:
         """Idempotent."""
@@ -139,8 +139,7 @@ class Ear:
             self._vad.set_sample_rate(IN_RATE)
         if isinstance(detection, SemanticVad):
             voice = VADParams(start_secs=settings.vad_start_s, stop_secs=settings.vad_stop_s, min_volume=0)
-            params = SmartTurnParams(stop_secs=PATIENCE_S[detection.eagerness])
-            self._complete = await asyncio.to_thread(LocalSmartTurnAnalyzerV3, params=params)
+            self._complete = await asyncio.to_thread(TurnDetector, PATIENCE_S[detection.eagerness])
             self._complete.set_sample_rate(IN_RATE)
         else:
             stop_s, start_s = detection.silence_duration_ms / 1_000, settings.vad_start_s
