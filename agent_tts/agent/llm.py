@@ -167,7 +167,7 @@ class Responder(FrameProcessor):
             await self.push_frame(frame, direction)
             return
         await self.push_frame(LLMFullResponseStartFrame())
-        for word in answer(frame.context.get_messages()).split(" ")[:MAX_WORDS]:
+        for word in answer(frame.context.get_messages()).split(None, MAX_WORDS)[:MAX_WORDS]:
             await self.push_frame(LLMTextFrame(f"{word} "))
             await asyncio.sleep(WORD_S)
         await self.push_frame(LLMFullResponseEndFrame())

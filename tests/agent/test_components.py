@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from pipecat.frames.frames import (
     AudioRawFrame,
     Frame,
+    InputAudioRawFrame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
     TranscriptionFrame,
     UserBackchannelFrame,
+    VADUserStartedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import FramePushed
@@ -33,12 +36,14 @@ from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.call import load_build
 from agent_tts.agent.llm import MAX_WORDS, LanguageModel, Responder, answer
-from agent_tts.agent.stt import ScriptedSTT, SpeechToText, _reason
+from agent_tts.agent.one_message import OneMessageContext
+from agent_tts.agent.realtime.conversation import MAX_CHARS, MAX_ITEMS
+from agent_tts.agent.stt import LONGEST_S, MOST_WAITING, RecognisingFrame, ScriptedSTT, SpeechToText, _reason
 from agent_tts.agent.turns import AgentMetrics, Turns, _after
 from agent_tts.config.settings import AgentLlm, AgentStt
 from agent_tts.errors import SettingsError
 from tests.agent.llm_server import MODEL, running_llm
-from tests.support import ended, typed
+from tests.support import ended, logged, typed
 
 
 async def test_a_reachable_language_model_is_used_and_its_first_model_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +189,120 @@ async def test_the_responder_gives_way_after_each_word_and_ends(monkeypatch: pyt
     words = [turn for turn, frame in pushed if isinstance(frame, LLMTextFrame)]
     assert len(set(words)) == len(words) == MAX_WORDS
     assert isinstance(pushed[-1][1], LLMFullResponseEndFrame)
+
+
+def chars(context: OneMessageContext) -> int:
+    return sum(len(str(message["content"])) for message in context.get_messages())
+
+
+def test_a_calls_context_is_as_long_as_a_conversation_of_realtime() -> None:
+    """What is oldest is forgotten; results go with their calls. Mutation: `_forget` forgets nothing."""
+    context = OneMessageContext([{"role": "system", "content": "Be brief."}])
+    function = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    context.add_messages(
+        [
+            {"role": "user", "content": "What time is it?"},
+            {"role": "assistant", "tool_calls": [function]},
+            {"role": "tool", "tool_call_id": "1", "content": "ten"},
+            {"role": "assistant", "content": "Ten."},
+        ]
+    )
+    for number in range(100):
+        context.add_message({"role": "user", "content": f"{number} " + "x" * 8_000})  # typed, and not answered
+    assert len(context.get_messages()) == 2
+    assert chars(context) <= MAX_CHARS + 9
+    assert context.last_of("user").endswith("99 " + "x" * 8_000)
+    context.add_message({"role": "assistant", "content": "What?"})
+    assert [message["role"] for message in context.get_messages()] == ["system", "assistant"]
+    for number in range(MAX_ITEMS // 2 + 10):
+        context.add_message({"role": "user", "content": f"{number}"})
+        context.add_message({"role": "assistant", "content": "Yes."})
+    assert len(context.get_messages()) == MAX_ITEMS
+    assert context.get_messages()[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_a_result_is_forgotten_with_its_call() -> None:
+    """Servers refuse one without the other."""
+    function = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    context = OneMessageContext()
+    context.add_message({"role": "assistant", "content": "x" * (MAX_CHARS - 200), "tool_calls": [function]})
+    for call_id in ("1", "2"):
+        context.add_message({"role": "tool", "tool_call_id": call_id, "content": "ten"})
+    context.add_message({"role": "user", "content": "x" * 300})
+    assert [message["role"] for message in context.get_messages()] == ["user"]
+
+
+async def test_the_responder_reads_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: it splits all of the text."""
+
+    class Counted(str):
+        """A text that counts what it is split into."""
+
+        def split(self, *given: Any, **named: Any) -> list[str]:  # type: ignore[override]
+            found = super().split(*given, **named)
+            parts.append(len(found))
+            return found
+
+    parts: list[int] = []
+    monkeypatch.setattr("agent_tts.agent.llm.answer", lambda _: Counted("hello " * 60_000))
+    down, _ = await run_test(Responder(), frames_to_send=[LLMContextFrame(LLMContext())])
+    assert sum(isinstance(frame, LLMTextFrame) for frame in down) == MAX_WORDS
+    assert parts == [MAX_WORDS + 1]
+
+
+class Recogniser(ScriptedSTT):
+    """Notes the seconds of each segment, and recognises none before a voice has ended, if it is slow."""
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        super().__init__("Yes.")
+        self.heard: list[float] = []
+        self._may_go_on = asyncio.Event()
+        if not is_slow:
+            self._may_go_on.set()
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        if isinstance(frame, VADUserStoppedSpeakingFrame):
+            self._may_go_on.set()
+
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
+        self.heard.append(len(audio) / 32_000)
+        await self._may_go_on.wait()
+        async for frame in super().run_stt(audio):
+            yield frame
+
+
+def voice(seconds: int) -> list[Frame]:
+    """A voice without a pause."""
+    second = bytes(32_000)
+    sound = [InputAudioRawFrame(second, 16_000, 1) for _ in range(seconds)]
+    return [VADUserStartedSpeakingFrame(), *sound, VADUserStoppedSpeakingFrame()]
+
+
+async def test_a_voice_without_a_pause_is_recognised_in_pieces() -> None:
+    """All of it, and each of what is said after it. Mutation: `process_audio_frame` cuts nothing."""
+    stt = Recogniser()
+    down, _ = await run_test(stt, frames_to_send=[*voice(95), *voice(3)])
+    assert stt.heard == [LONGEST_S + 0.5] * 3 + [5.5, 3.5]  # with Pipecat's silence behind each
+    assert sum(isinstance(frame, TranscriptionFrame) for frame in down) == 5
+    assert [frame.segments for frame in down if isinstance(frame, RecognisingFrame)][-1] == 0
+
+
+async def test_a_recogniser_that_is_slower_than_the_voice_keeps_little_of_it() -> None:
+    """An hour. Mutation: no bound on what waits."""
+    stt = Recogniser(is_slow=True)
+    with logged() as said:
+        down, _ = await run_test(stt, frames_to_send=voice(3_615))
+    assert stt.heard == [LONGEST_S + 0.5] * MOST_WAITING
+    assert [frame.segments for frame in down if isinstance(frame, RecognisingFrame)][-1] == 0
+    assert sum("speech is left out" in line for line in said) == 121 - MOST_WAITING
+
+
+async def test_the_end_of_a_voice_that_was_not_heard_is_no_segment() -> None:
+    """Realtime sessions tell of it, and recognise turns themselves."""
+    stt = Recogniser()
+    await run_test(stt, frames_to_send=[VADUserStoppedSpeakingFrame()])
+    assert stt.heard == []
 
 
 def test_weights_that_cannot_be_fetched_are_told_with_the_command() -> None:
