@@ -170,7 +170,7 @@ class SegmentedRecogniser(SegmentedSTTService):
         await self._count(1)
 
     async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame) -> None:
-        if not self._user_speaking:
+        if not self._waiting:  # no beginning was heard
             return
         if self.is_usable and self._waiting <= MOST_WAITING:
             await super()._handle_user_stopped_speaking(frame)
