@@ -20,6 +20,11 @@ With the carrier's credentials in the environment (see below), the agent hangs u
 Twilio or Plivo has not signed. Other carriers differ in `Carrier`: Pipecat has serializers for Exotel, Vonage, Genesys.
 """
 
+from agent_tts.system.entrance import enter
+
+if __name__ == "__main__":
+    enter(hangs_up=False)
+
 import argparse
 import asyncio
 import base64
@@ -47,6 +52,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from agent_tts.agent.server import AgentServer
+from agent_tts.cli.serve import welcome
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError, Unsupported
 from agent_tts.protocol.validation import parse
@@ -276,9 +282,9 @@ if __name__ == "__main__":
         chosen = dict(each.split("=", 1) for each in args.set)
         if args.port is not None:
             chosen["port"] = args.port
-        settings = load_settings(find_config(args.config) if args.config else None, chosen)
+        settings = load_settings(find_config(args.config), chosen)
         if settings.agent.stt.kind == "none":
             raise SettingsError("a telephone has no keyboard: agent.stt.kind is whisper, not none")
-        sys.exit(run(settings, lambda url: print(f"agent-tts: {url}", file=sys.stderr), PhoneServer(settings.agent)))
+        sys.exit(run(settings, lambda url: welcome(settings, url), PhoneServer(settings.agent)))
     except SettingsError as error:
         sys.exit(f"agent-tts: {error}")

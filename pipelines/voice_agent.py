@@ -9,6 +9,12 @@ language model's context holds exactly what was heard.
 
 import sys
 
+if __name__ == "__main__":
+    from agent_tts.cli import main
+
+    sys.argv[1:] = ["agent", "--set", f"agent.pipeline={__file__}", *sys.argv[1:]]
+    main()  # the node loads this file
+
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
@@ -71,9 +77,3 @@ def turn_taking(
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words
     )
-
-
-if __name__ == "__main__":
-    from agent_tts.cli.app import app
-
-    app(["agent", "--set", f"agent.pipeline={__file__}", *sys.argv[1:]])

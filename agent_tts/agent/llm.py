@@ -38,18 +38,21 @@ class LanguageModel:
         self._settings = settings
         self._clock = clock
         self._limit = TokenLimit(settings.token_limit)
-        # The last status, and until when it is used.
-        self._found: tuple[ComponentStatus, float] | None = None
+        # The last look at the server, which all share who ask meanwhile, and until when what it found is used.
+        self._look: asyncio.Task[ComponentStatus] | None = None
+        self._used_until = 0.0
         # What was last written to the log about the server.
         self._told: str | None = None
-        # Looks for the server when the node starts. None before.
-        self._task: asyncio.Task[ComponentStatus] | None = None
 
     async def status(self) -> ComponentStatus:
         """What would answer now, within `agent.llm.look_s` seconds. Cancelling it is safe."""
-        if self._found is None or self._clock() >= self._found[1]:
-            self._found = (await self._probe(), self._clock() + FRESH_S)
-        status = self._found[0]
+        if self._look is None or (self._look.done() and self._clock() >= self._used_until):
+            self._look = asyncio.create_task(self._look_for_it(), name="look for the language model")
+        return await asyncio.shield(self._look)
+
+    async def _look_for_it(self) -> ComponentStatus:
+        status = await self._probe()
+        self._used_until = self._clock() + FRESH_S
         if status.message != self._told:
             self._told = status.message
             if status.message is not None:
@@ -79,13 +82,13 @@ class LanguageModel:
     async def start(self) -> None:
         """Import what the first call needs, for 300 ms in which the audio of other calls would not leave."""
         await asyncio.to_thread(_import_clients)
-        self._task = asyncio.create_task(self.status(), name="look for the language model")
+        self._look = asyncio.create_task(self._look_for_it(), name="look for the language model")
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
 
     @property
     def _key(self) -> str | None:

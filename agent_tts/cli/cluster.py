@@ -275,7 +275,6 @@ def _take_part(machine: MachineFlags, host: str, head: str, options: dict[str, A
     door = Door(machine.port, host if _is_local(host) else "0.0.0.0", place / "door", Callers(*told))
 
     def started() -> None:
-        (place / "head").write_text(head)
         scheme = "http" if machine.tls_pem is None else "https"
         path = place / "token"
         told = path.read_text() if sys.stderr.isatty() else f"$(cat {path})"  # secrets do not belong in logs

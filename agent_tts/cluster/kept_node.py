@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from agent_tts.cluster.scaling import Figures, Load
 from agent_tts.config.settings import Settings, is_of_environment
 from agent_tts.errors import SettingsError
 from agent_tts.serve.processes.reload import with_secrets
-from agent_tts.system.processes import module_command, stat_of, write_private
+from agent_tts.system.processes import module_command, started, write_private
 
 FOLDER = "TTS_CLUSTER_FOLDER"  # variable of Ray's processes: the folder of their machine
 DEFAULT_FOLDER = "~/.local/state/agent-tts/cluster"
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def lives(self) -> bool:
-        return _started(self.pid) == self.started
+        return started(self.pid) == self.started
 
 
 @dataclass(eq=False)
@@ -112,7 +112,6 @@ class KeptNode:
     async def restart(self) -> None:
         """Start it in its place, where none lives any more. Raises `SettingsError`, as `start` does."""
         self.record = await asyncio.to_thread(self._launch)
-        self._write("json", asdict(self.record))
         await self._until_ready()
 
     @property
@@ -156,10 +155,6 @@ class KeptNode:
     def _path(self, kind: str) -> Path:
         return self.folder / f"{self._place}.{kind}"
 
-    def _write(self, kind: str, values: dict[str, Any]) -> Path:
-        write_private(path := self._path(kind), json.dumps(values))
-        return path
-
     async def _until_ready(self) -> None:
         try:
             async with asyncio.timeout(START_S):
@@ -187,11 +182,13 @@ class KeptNode:
         return False
 
     def _is_ours(self, found: Record) -> bool:
-        return (found.version, found.gpus, found.settings) == (__version__, self.gpus, self._digest)
+        return (found.version, found.gpus, found.settings) == self._kind
 
     @property
-    def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(with_secrets(self.settings)).encode()).hexdigest()
+    def _kind(self) -> tuple[str, str, str]:
+        """The version, GPUs and settings that a node of this one's has."""
+        digest = hashlib.sha256(json.dumps(with_secrets(self.settings)).encode()).hexdigest()
+        return __version__, self.gpus, digest
 
     def _launch(self) -> Record:
         values = with_secrets(self.settings)
@@ -208,25 +205,28 @@ class KeptNode:
         log = self._path("log")
         with suppress(FileNotFoundError):
             log.rename(self._path("log.1"))
-        config = self._write("yaml", values)  # JSON is YAML
+        write_private(config := self._path("yaml"), json.dumps(values).replace("\x7f", "\\u007f"))  # so it is YAML
         # The settings have the environment's share of them already, and Ray's token is not for the node.
         others = (name for name in os.environ if not is_of_environment(name) and not name.startswith("RAY_"))
         environment = {name: os.environ[name] for name in others}
         environment["CUDA_VISIBLE_DEVICES"] = self.gpus
         # Ray ends the children of its processes: this one's parent is gone at once.
-        done = subprocess.run(
-            module_command("agent_tts.cluster.detach", str(log), "serve", "--config", str(config)),
+        path, kind = self._path("json"), dict(zip(("version", "gpus", "settings"), self._kind, strict=True))
+        assert self._lock is not None
+        subprocess.run(
+            module_command("agent_tts.cluster.detach", str(log), str(path), "serve", "--config", str(config)),
             env=environment,
+            input=json.dumps(kind | {"name": name, "port": port, "key": key}).encode(),
             capture_output=True,
             timeout=60,
             check=True,
+            pass_fds=[self._lock],  # the place is taken until the record is there
         )
-        pid = int(done.stdout)
-        started = _started(pid)
-        if started is None:
+        record = _living(path)
+        if record is None:
             raise SettingsError(f"the node has ended at once: {self._tail()}")
-        logger.info("node {} is started, process {}, its log is {}", name, pid, log)
-        return Record(pid, started, name, port, __version__, self.gpus, self._digest, key)
+        logger.info("node {} is started, process {}, its log is {}", name, record.pid, log)
+        return record
 
     def _tail(self) -> str:
         with suppress(OSError):
@@ -257,12 +257,6 @@ def end(record: Record, number: signal.Signals = signal.SIGTERM) -> None:
     """Send a node a signal, if it lives: by SIGTERM it finishes its calls first."""
     if record.lives:
         os.kill(record.pid, number)
-
-
-def _started(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine was; None if it has ended."""
-    fields = stat_of(pid)
-    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def _free_port(host: str, wanted: int) -> int:

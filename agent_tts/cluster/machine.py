@@ -104,7 +104,7 @@ class Machine:
         """Take part until SIGTERM or SIGINT: then the nodes of this machine finish their calls, and all of it ends.
 
         Args:
-            started: called when the door is open.
+            started: called when the door is open, to tell of it; what it cannot write ends nothing.
 
         Raises:
             SettingsError: the door cannot be opened, or this folder has a machine already.
@@ -115,11 +115,13 @@ class Machine:
             loop.add_signal_handler(number, ending.set)
         with _only_one(self.folder):
             await self.door.start()
-            await self._tell_door(_read(self.folder / "nodes.json"))
-            started()
             parts = {"ray": self._keep_ray, "watching": self._keep_watching}
             tasks = [asyncio.create_task(self._supervise(*part), name=part[0]) for part in parts.items()]
             try:
+                _write(self.folder / "head", self.head)
+                await self._tell_door(_read(self.folder / "nodes.json"))
+                with contextlib.suppress(OSError):  # nobody need be able to read it, and a disk may be full
+                    started()
                 await ending.wait()
             finally:
                 for task in tasks:

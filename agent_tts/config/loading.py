@@ -185,6 +185,11 @@ def _named(node: yaml.Node, known: dict[int, int]) -> int:
     if (count := known.get(id(node))) is None:
         known[id(node)] = MAX_YAML_VALUES  # of one that names itself, which has no end
         if isinstance(node, yaml.ScalarNode):
+            try:  # JSON writes a character beyond U+FFFF as two escapes, which PyYAML takes for two characters
+                node.value = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                half = "an escape \\uD800 to \\uDFFF is half of a character"
+                raise yaml.MarkedYAMLError(problem=half, problem_mark=node.start_mark) from None
             if len(node.value) > MAX_NUMBER and node.tag.endswith((":int", ":float", ":timestamp")):
                 raise yaml.MarkedYAMLError(problem="a number is too long", problem_mark=node.start_mark)
             inside = 0

@@ -11,6 +11,16 @@ import sys
 PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
+def enter(*, hangs_up: bool) -> None:
+    """Begin a command, before the imports that take time. `hangs_up`: SIGHUP ends it."""
+    open_streams()
+    if sys.platform != "win32":
+        if os.getpid() == 1:
+            be_init()
+        if not hangs_up:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until `Reload.serve`, if it is called
+
+
 def open_streams() -> None:
     """Give stdin, stdout and stderr a place: otherwise a socket has their number, and libraries write to it."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:

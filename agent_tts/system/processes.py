@@ -33,11 +33,13 @@ PIPES_S = 0.2  # for the pipes of an exited process to run empty
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file, which may hold keys, for this user alone. Its folder is made for this user alone, too."""
+    """Write a file, which may hold keys, for this user alone, in one step. Its folder is this user's alone, too."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch(0o600)
-    path.chmod(0o600)
-    path.write_text(text)
+    new = path.with_name(f".{path.name}.new")
+    new.touch(0o600)
+    new.chmod(0o600)
+    new.write_text(text, "utf-8")
+    new.replace(path)
 
 
 def stat_of(pid: int) -> list[str] | None:
@@ -46,6 +48,12 @@ def stat_of(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None if it has ended. Linux only."""
+    fields = stat_of(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def module_command(module: str, *args: str) -> list[str]:

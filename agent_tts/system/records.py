@@ -292,5 +292,5 @@ def folder_of(setting: str, given: str | None, default: str, allowed: str = "abs
 
 
 def age_s(modified_ns: int) -> float:
-    """Seconds since a file's modification time."""
-    return datetime.now(UTC).timestamp() - modified_ns / 1e9
+    """Seconds between a file's modification time and now. One in the future is another clock's, and as good as past."""
+    return abs(datetime.now(UTC).timestamp() - modified_ns / 1e9)

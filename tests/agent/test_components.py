@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import sys
 import threading
@@ -86,6 +87,32 @@ async def test_a_server_that_starts_later_is_found() -> None:
         assert (await model.status()).kind == "builtin"
         now = 60.0
         assert (await model.status()).kind == "openai"
+
+
+@pytest.mark.node
+async def test_one_look_at_a_time_is_for_all_who_ask() -> None:
+    """Without the rule each question makes a client and a socket, while the server answers nothing."""
+    asked = 0
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        with contextlib.closing(writer):
+            await reader.read()  # the request, and then nothing until the client is gone
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        model = LanguageModel(AgentLlm(base_url=f"http://127.0.0.1:{port}", look_s=1))
+        gone = asyncio.create_task(model.status())
+        others = [asyncio.create_task(model.status()) for _ in range(20)]
+        await asyncio.sleep(0)
+        await ended(gone)  # who began the look does not end it
+        found = await asyncio.gather(*others)
+        assert {status.kind for status in found} == {"builtin"}
+        assert asked == 1
+        assert await model.status() == found[0]
+        await model.close()
+    assert asked == 1
 
 
 def test_the_responder_repeats_the_last_user_text() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,8 +103,14 @@ class FakeDoor:
     def tell(self, part: str, is_whole: bool) -> None:
         self.parts.append((part, is_whole))
 
+    async def start(self) -> None:
+        self.closed = False
+
     async def update(self, nodes: list[NodeAddress]) -> None:
         self.nodes = nodes
+
+    async def close(self, drain_s: float) -> None:
+        self.closed = True
 
 
 async def test_a_part_of_a_machine_that_ends_is_told_and_started_again(tmp_path: Path) -> None:
@@ -132,6 +140,29 @@ async def test_on_a_full_disk_the_door_still_learns_of_nodes(tmp_path: Path) -> 
     machine = Machine(missing, "127.0.0.1:1", [], door, None, missing / "targets")  # type: ignore[arg-type]
     await machine._tell_door([node])
     assert door.nodes == [node]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), None])
+async def test_a_greeting_that_cannot_be_written_ends_no_machine(tmp_path: Path, error: OSError | None) -> None:
+    """Any other fault of the start closes the door: otherwise HAProxy keeps its port."""
+    door = FakeDoor()
+    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # type: ignore[arg-type]
+    machine._supervise = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+
+    def started() -> None:
+        if error is None:
+            raise ValueError("a fault")
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        raise error
+
+    if error is None:
+        with pytest.raises(ValueError, match="a fault"):
+            await machine.run(started)
+    else:
+        await machine.run(started)
+    assert (tmp_path / "head").read_text() == "127.0.0.1:1"
+    assert door.closed
 
 
 async def test_a_file_for_others_that_is_no_text_is_written(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from agent_tts.config.lexicon import read_lexicon
-from agent_tts.config.loading import FIELDS, find_config, load, load_settings, to_yaml
+from agent_tts.config.loading import FIELDS, find_config, load, load_settings, read_yaml, to_yaml
 from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
+from agent_tts.text.entries import Lexicon
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -171,6 +173,25 @@ def test_a_file_that_makes_more_of_itself_than_it_says_is_refused(tmp_path: Path
     with pytest.raises(SettingsError, match=said):
         load_settings(path, environ={})
     with pytest.raises(SettingsError, match=said.removeprefix("line 1: ")):
+        read_lexicon(path)
+
+
+@pytest.mark.parametrize("text", ["😀", "a😀b", "\U0010ffff", "é", "\u2028x", "\ufeffx", "\ud7ff\ue000"])
+def test_json_is_read_as_what_wrote_it(tmp_path: Path, text: str) -> None:
+    """Fails where the two escapes of a character beyond U+FFFF are two characters."""
+    assert read_yaml(json.dumps({text: [text]})) == {text: [text]}
+    path = tmp_path / "words.json"
+    path.write_text(json.dumps({"smile": text}))
+    assert read_lexicon(path) == Lexicon.of({"smile": text})
+
+
+@pytest.mark.parametrize("text", [r"\ud83d", r"\ude00", r"\ude00\ud83d", r"a\ud83db", r"\ud83d\ud83d\ude00"])
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f'{{"port": 1,\n\n"host": "{text}"}}')
+    with pytest.raises(SettingsError, match=r"bad.yaml: not YAML in line 3: an escape .* is half of a character"):
+        load_settings(path, environ={})
+    with pytest.raises(SettingsError, match="is half of a character"):
         read_lexicon(path)
 
 

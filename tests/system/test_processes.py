@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
-from agent_tts.system.processes import DEATHS_WITHIN_S, ENVIRONMENT, TAIL_BYTES, Deaths, ModuleResult, run_module
+from agent_tts.system.processes import (
+    DEATHS_WITHIN_S,
+    ENVIRONMENT,
+    TAIL_BYTES,
+    Deaths,
+    ModuleResult,
+    run_module,
+    write_private,
+)
 from tests.support import passes
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")]
@@ -80,3 +89,15 @@ def test_too_many_deaths_within_a_minute_are_the_end_and_others_do_not_count() -
     deaths = Deaths((0.0, 0.5))
     assert [deaths.pause_s(number * (DEATHS_WITHIN_S + 1)) for number in range(4)] == [0.0] * 4
     assert deaths.pause_s(3 * (DEATHS_WITHIN_S + 1) + 1) == 0.5
+
+
+def test_a_private_file_is_never_half_written(tmp_path: Path) -> None:
+    """Fails where the file itself is written: one who is killed between leaves an empty one."""
+    path = tmp_path / "private" / "key"
+    write_private(path, "old")
+    with path.open() as file:
+        write_private(path, "n\u00e9w \U0001f600")
+        assert file.read() == "old"
+    assert path.read_text("utf-8") == "n\u00e9w \U0001f600"
+    assert [entry.name for entry in path.parent.iterdir()] == ["key"]
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
     records = Records(tmp_path, "record", str.isalnum, read)
     assert records.all() == records.all() == ()
     assert reads == 1
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+def test_a_record_whose_time_is_far_from_now_is_read_once(tmp_path: Path, ahead_s: int) -> None:
+    """Fails where a time in the future is never old: a clock was set back, or another machine's is ahead."""
+    reads = 0
+
+    def read(path: Path) -> str:
+        nonlocal reads
+        reads += 1
+        return path.read_text()
+
+    (tmp_path / "one").write_text("text")
+    for path in (tmp_path / "one", tmp_path):
+        os.utime(path, (datetime.now(UTC).timestamp() + ahead_s,) * 2)
+    records = Records(tmp_path, "record", str.isalnum, read)
+    assert [records.all() for _ in range(3)] == [("text",)] * 3
+    assert reads == 1
+    (tmp_path / "one").write_text("more")
+    assert records.get("one") == "more"
 
 
 def test_a_folder_that_cannot_be_read_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from socket import SO_RCVBUF, SOL_SOCKET
+from socket import AF_INET, AF_UNSPEC, SO_RCVBUF, SOL_SOCKET
 from struct import error as StructError
 from typing import Any
 
@@ -41,6 +41,7 @@ from agent_tts.serve.transports.aiortc_private import (
     receive_into,
 )
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
+from agent_tts.serve.transports.ice import server_name
 
 GATHER_S = 1  # for answers of STUN and TURN servers, during which the client waits for its answer
 LOOPBACK = "127.0.0.1"  # for a machine without a network
@@ -296,7 +297,7 @@ class Gatherer:
         asked: list[asyncio.Task[tuple[Candidate, StunProtocol | None]]] = []
         if ice.stun_server is not None:
             v4 = [sock for sock in sockets if ":" not in sock.local_candidate.host]
-            asked += [asyncio.create_task(server_reflexive_candidate(sock, ice.stun_server)) for sock in v4]
+            asked += [asyncio.create_task(_reflexive(sock, ice.stun_server)) for sock in v4]
         if ice.turn_server is not None:
             asked.append(asyncio.create_task(self._relay(component, ice.turn_server)))
         candidates = [sock.local_candidate for sock in sockets]
@@ -331,7 +332,8 @@ class Gatherer:
             component=component,
             hide_related_address=False,
             protocol_factory=self._socket,
-            turn_server=server,
+            # A certificate has the name.
+            turn_server=server if ice.turn_ssl else await server_name(server[0], AF_UNSPEC).at(server[1]),
             turn_username=ice.turn_username,
             turn_password=ice.turn_password,
             turn_ssl=ice.turn_ssl,
@@ -340,6 +342,10 @@ class Gatherer:
 
     def _socket(self) -> PeerSocket:
         return PeerSocket(self._connection, self)
+
+
+async def _reflexive(sock: PeerSocket, server: tuple[str, int]) -> tuple[Candidate, None]:
+    return await server_reflexive_candidate(sock, await server_name(server[0], AF_INET).at(server[1]))
 
 
 class PeerSocket(StunProtocol):

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from agent_tts.bench.node import children_of
+from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
 from agent_tts.serve.fronts import Role
@@ -33,6 +34,7 @@ from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
+Process = subprocess.Popen[bytes]
 SOON_S = 20.0  # on a busy machine
 TEXT = "Somebody speaks while the operator makes a mistake."
 
@@ -121,16 +123,28 @@ async def test_a_pipe_in_place_of_a_file_holds_up_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("fronts")
 async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
+    await hang_up_all_the_time(tmp_path, *AGENT_TTS, "serve")
+
+
+@pytest.mark.parametrize("script", ["phone.py", "voice_agent.py"])
+async def test_a_script_of_the_package_is_started_as_a_command_is(tmp_path: Path, script: str) -> None:
+    """Fails where a script runs a node by itself: closing the terminal ended its calls."""
+    await hang_up_all_the_time(tmp_path, sys.executable, str(data_folder("pipelines") / script))
+
+
+async def hang_up_all_the_time(tmp_path: Path, *command: str) -> None:
+    """Start a node and end it, with a SIGHUP every few milliseconds."""
     file = tmp_path / "node.yaml"
-    write(file)
+    write(file, agent={"stt": {"kind": "scripted"}})
     log = tmp_path / "node.log"
-    with starting(log, "--port", "0", "--config", str(file)) as process:
+    with starting(log, "--port", "0", "--config", str(file), command=command) as process:
         await until(lambda: is_past_python(process.pid), SOON_S)
         while "agent-tts: http" not in log.read_text():
             assert process.poll() is None, log.read_text()
             process.send_signal(signal.SIGHUP)
             await asyncio.sleep(0.02)
-        await until(lambda: "SIGHUP: the settings are read again" in log.read_text(), SOON_S)
+        if "phone" not in command[-1]:  # which reads no settings again
+            await until(lambda: "SIGHUP: the settings are read again" in log.read_text(), SOON_S)
         process.send_signal(signal.SIGTERM)
         while process.poll() is None:
             process.send_signal(signal.SIGHUP)
@@ -160,10 +174,10 @@ raise SystemExit(run.run(load_settings(overrides={"engine": "tone", "port": 0}))
 
 
 @contextmanager
-def starting(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+def starting(log: Path, *flags: str, command: tuple[str, ...] = (*AGENT_TTS, "serve")) -> Iterator[Process]:
     """A node from the first moment of its process on."""
     with log.open("wb") as out:
-        command = [*AGENT_TTS, "serve", "--engine", "tone", *flags]
+        command = (*command, "--set", "engine=tone", *flags)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment())
         try:
             yield process
