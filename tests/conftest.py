@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import virtual_time
@@ -65,6 +66,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_configure() -> None:
     gc.disable()  # until all is collected: what is imported stays
+    hypothesis.settings.register_profile("tests", deadline=None)  # a limit in real time fails on a loaded machine
+    hypothesis.settings.load_profile("tests")
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
