@@ -60,6 +60,7 @@ def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
     assert plot.stat().st_size > 10_000
 
 
+@pytest.mark.alone  # two models of Whisper and a natural voice: the most memory of all tests
 async def test_a_realtime_server_is_called_and_told_how_far_its_answer_was_heard(tmp_path: Path) -> None:
     script = script_of("shipped")
     wanted = [voiced(one, SHIPPED.parent) for one in script.scenarios if one.name == "stop"]
