@@ -180,6 +180,9 @@ def read_yaml(text: str | bytes) -> Any:
         loader.dispose()
 
 
+_MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`, which may stand there for each of several
+
+
 def _named(node: yaml.Node, known: dict[int, int]) -> int:
     """How many values a node has, those of aliases and merges as often as they are named."""
     if (count := known.get(id(node))) is None:
@@ -194,10 +197,10 @@ def _named(node: yaml.Node, known: dict[int, int]) -> int:
                 raise yaml.MarkedYAMLError(problem="a number is too long", problem_mark=node.start_mark)
             inside = 0
         elif isinstance(node, yaml.MappingNode):
-            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(keys) > len({key.value for key in keys}):  # of two sections PyYAML would take the last alone
-                counts = Counter(key.value for key in keys)
-                twice = next(key for key in reversed(keys) if counts[key.value] > 1)
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE]
+            counts = Counter((key.tag, key.value) for key in keys)
+            if len(keys) > len(counts):  # of two sections PyYAML would take the last alone
+                twice = next(key for key in reversed(keys) if counts[key.tag, key.value] > 1)
                 why = f"{twice.value[:MAX_NUMBER]!r} stands there twice"
                 raise yaml.MarkedYAMLError(problem=why, problem_mark=twice.start_mark)
             inside = sum(_named(key, known) + _named(value, known) for key, value in node.value)

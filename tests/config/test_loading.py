@@ -150,6 +150,11 @@ def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> Non
         load_settings(path, environ={})
 
 
+def test_several_merges_are_one_mapping() -> None:
+    text = "one: &one {port: 1}\nother: &other {host: a}\nboth:\n  <<: *one\n  <<: *other\n"
+    assert read_yaml(text)["both"] == {"port": 1, "host": "a"}
+
+
 BOMB = ["a0: &a0 {x: y}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 12)}]}}" for n in range(1, 6))]
 
 
