@@ -10,15 +10,18 @@ import numpy as np
 import onnxruntime
 from onnxruntime import InferenceSession
 from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
-from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
+from pipecat.audio.turn.smart_turn.base_smart_turn import BaseSmartTurn, SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 
 from agent_tts.config.settings import Agent
+from agent_tts.system.private_names import require
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
+
+require("pipecat-ai", {BaseSmartTurn: "_audio_buffer"})
 
 _loaded: dict[tuple[object, ...], Any] = {}
 _loading = Lock()
@@ -43,6 +46,11 @@ def _shared(model: Any, sess_options: Any = None, providers: Any = None, **more:
         return _loaded[key]
 
 
+def voice_params(agent: Agent, **others: float) -> VADParams:
+    """The parameters of `VoiceDetector` by the settings, but for `others`."""
+    return VADParams(**{"start_secs": agent.vad_start_s, "stop_secs": agent.vad_stop_s, "min_volume": 0} | others)
+
+
 class VoiceDetector(SileroVADAnalyzer):
     """Pipecat's detector, for sounds whose peaks reach `agent.level_db`; a voice that lasts needs half the probability.
 
@@ -51,8 +59,7 @@ class VoiceDetector(SileroVADAnalyzer):
     """
 
     def __init__(self, agent: Agent, sample_rate: int | None = None) -> None:
-        params = VADParams(start_secs=agent.vad_start_s, stop_secs=agent.vad_stop_s, min_volume=0)
-        super().__init__(sample_rate=sample_rate, params=params)
+        super().__init__(sample_rate=sample_rate, params=voice_params(agent))
         self._least_db = agent.level_db
         # The last peak as it falls, dB of full scale.
         self._level_db = -math.inf

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,13 @@ from pipecat.utils.time import time_now_iso8601
 from agent_tts.agent.call import IN_RATE
 from agent_tts.config.settings import AgentStt
 from agent_tts.errors import SettingsError
+from agent_tts.system.private_names import require
 from agent_tts.system.records import user_data_folder
+from agent_tts.system.threads import in_daemon
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
+LONGEST_S = 30.0  # of a segment: Whisper hears so much at once; the event loop copies a longer one for too long
+MOST_WAITING = 8  # segments of a call that are heard or recognised; what is said meanwhile is recognised too late
 NO_SPEECH = 0.6  # the probability from which there are no words: Whisper's own; Pipecat's 0.4 drops "Two."
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
 # Megabytes of the weights, as Systran's repositories on the hub have them; rounded.
@@ -108,24 +110,14 @@ class SpeechToText:
 
     async def _load(self) -> None:
         began = time.monotonic()
-        loading: Future[Any] = Future()
-        loading.set_running_or_notify_cancel()
-
-        def load() -> None:
-            try:
-                loading.set_result(_loaded(self._settings, self._calls))
-            except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
-                loading.set_exception(error)
-
-        # A daemon thread: a hanging download must not delay the node's exit.
-        threading.Thread(target=load, name="loading of Whisper", daemon=True).start()
+        loading = in_daemon(lambda: _loaded(self._settings, self._calls), "loading of Whisper")
         loaded = asyncio.wrap_future(loading)
         try:
             while not loaded.done():
                 await asyncio.wait([loaded], timeout=PROGRESS_S)
                 self._tell_progress()
             self._model = loaded.result()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - on any failure, calls are typed
             self._message = f"Whisper could not be loaded: {_reason(error, self._settings).rstrip('.')}. {TYPED}"
             logger.warning("agent: {}", self._message)
             return
@@ -149,8 +141,8 @@ class RecognisingFrame(ControlFrame):
     interruptible: bool = field(default=False, init=False)
 
 
-LONGEST_S = 30.0  # of a segment: Whisper hears so much at once; the event loop copies a longer one for too long
-MOST_WAITING = 8  # segments of a call that are heard or recognised; what is said meanwhile is recognised too late
+_BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking"
+require("pipecat-ai", {SegmentedSTTService: _BUFFER})
 
 
 class SegmentedRecogniser(SegmentedSTTService):

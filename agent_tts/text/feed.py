@@ -49,8 +49,8 @@ class Reader:
     """
 
     def __init__(self, reading: Reading, sink: Sink) -> None:
-        numbers = reading.normalize and reading.normalize.partition("-")[0] not in reading.left
-        self._normalizer = normalizer(sink, reading.normalize) if reading.normalize and numbers else None
+        language = reading.normalize or ""
+        self._normalizer = normalizer(sink, language) if language.partition("-")[0] not in ("", *reading.left) else None
         self._said = self._normalizer.push if self._normalizer else sink
         self._cleaner = Cleaner(self._said, reading.language) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain

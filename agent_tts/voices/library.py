@@ -54,7 +54,6 @@ _JSON, _ARRAYS, _LEXICON, _ADAPTER = "voice.json", "voice.safetensors", "lexicon
 # All files of a voice that a store keeps; and which state of the store's voice a folder has.
 _FILES = (_JSON, _ARRAYS, _LEXICON, f"{_ADAPTER}/{CONFIG}", f"{_ADAPTER}/{WEIGHTS}")
 _ORIGIN = "origin"
-_COPYING = "copied"  # what is done to the voices of the store
 _COPIED = ".copied"  # its modification time is that of the last copy of the store
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 
@@ -313,15 +312,17 @@ class VoiceLibrary:
             self._put(name, _LEXICON, data)
 
     @contextmanager
-    def _changing(self, what: str, wait_s: float = LOCK_S) -> Iterator[None]:
+    def _changing(self, what: str, wait_s: float = LOCK_S, *, copies: bool = False) -> Iterator[None]:
         """See `Records.changing`; afterwards this object knows what has changed.
 
         While the store is known to be lost, nothing but a copy of it waits for it: `StoreLost`.
         """
-        check = self.store.check if self.store is not None and what != _COPYING else lambda: None
-        check()
+        store = None if copies else self.store
+        if store is not None:
+            store.check()
         with self._records.changing(what, wait_s):
-            check()
+            if store is not None:
+                store.check()
             yield
         if self._known is not None:
             self.voices()
@@ -393,7 +394,7 @@ class VoiceLibrary:
             return
         copied = self._records.folder / _COPIED
         try:
-            with self._changing(_COPYING, LOCK_S if max_age_s is None else 0):
+            with self._changing("copied", LOCK_S if max_age_s is None else 0, copies=True):
                 if max_age_s is None or not copied.exists() or age_s(copied.stat().st_mtime_ns) >= max_age_s:
                     self._take_over(self.store)
                     copied.touch(mode=0o600)

@@ -22,6 +22,7 @@ from loguru import logger
 
 from agent_tts.errors import AtCapacity, SettingsError
 from agent_tts.system.records import age_s
+from agent_tts.system.threads import in_daemon
 from agent_tts.voices.names import checked_name, is_name
 
 T = TypeVar("T")
@@ -142,30 +143,17 @@ class VoiceStore:
 
     def _ask(self, work: Callable[[Any, str], T], deadline_s: float) -> T:
         """The result of a call, from another thread. Raises `StoreLost`, `FileExistsError`."""
-        call: Future[T] = Future()
         with self._starting:
             if not self._call.done():
                 raise self._lost("has not answered yet")
-            self._call = call
-
-        def run() -> None:
-            try:
-                done = work(*self._connected())
-            except BaseException as error:  # noqa: BLE001 - each store has errors of its own
-                with suppress(InvalidStateError):
-                    call.set_exception(error)
-            else:
-                with suppress(InvalidStateError):
-                    call.set_result(done)
-
-        threading.Thread(target=run, name="voice store", daemon=True).start()
+            self._call = call = in_daemon(lambda: work(*self._connected()), "voice store")
         try:
             result = call.result(deadline_s)
         except (StoreLost, FileExistsError):
             raise
         except TimeoutError:
             self._why = f"did not answer within {deadline_s:g} s"
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - each store has errors of its own
             logger.debug("the voice store {}: {}", self._address, error)
             self._why = f"cannot be reached ({type(error).__name__})"
         else:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import numpy as np
 import soxr
 from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
-from pipecat.audio.vad.vad_analyzer import VADParams, VADState
+from pipecat.audio.vad.vad_analyzer import VADState
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import TurnDetector, VoiceDetector
+from agent_tts.agent.detectors import TurnDetector, VoiceDetector, voice_params
 from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -138,12 +138,12 @@ class Ear:
             self._vad = await asyncio.to_thread(VoiceDetector, settings, IN_RATE)
             self._vad.set_sample_rate(IN_RATE)
         if isinstance(detection, SemanticVad):
-            voice = VADParams(start_secs=settings.vad_start_s, stop_secs=settings.vad_stop_s, min_volume=0)
+            voice = voice_params(settings)
             self._complete = await asyncio.to_thread(TurnDetector, PATIENCE_S[detection.eagerness])
             self._complete.set_sample_rate(IN_RATE)
         else:
-            stop_s, start_s = detection.silence_duration_ms / 1_000, settings.vad_start_s
-            voice = VADParams(confidence=detection.threshold, start_secs=start_s, stop_secs=stop_s, min_volume=0)
+            stop_s = detection.silence_duration_ms / 1_000
+            voice = voice_params(settings, confidence=detection.threshold, stop_secs=stop_s)
         self._vad.set_params(voice)
 
     async def _watch(self, window: bytes) -> None:

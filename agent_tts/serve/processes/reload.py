@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +19,7 @@ from agent_tts.config.settings import Section, Settings
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.system.in_child import without_collections
+from agent_tts.system.threads import in_daemon
 from agent_tts.text.entries import Lexicon
 
 # Reads the settings again from where they came; raises `SettingsError`.
@@ -94,12 +93,9 @@ class Reload:
 
         The files are read in a thread: a lexicon of 10 000 words takes a second. One that hangs is left behind.
         """
-        reading = Future[Change]()
-        reading.set_running_or_notify_cancel()
         try:
-            threading.Thread(target=self._find, args=(reading,), name="reload", daemon=True).start()
             async with asyncio.timeout(READ_S):
-                found = await asyncio.wrap_future(reading)
+                found = await asyncio.wrap_future(in_daemon(self._find, "reload"))
             use(found)
         except (SettingsError, TimeoutError) as error:
             logger.error("SIGHUP: the settings stay as they are: {}", str(error) or f"not read within {READ_S:g} s")
@@ -112,18 +108,12 @@ class Reload:
         if (cert := found.settings.tls.cert) is not None:
             warn_of_certificate(cert, found.contents[cert], datetime.now(UTC))
 
-    def _find(self, reading: Future[Change]) -> None:
-        try:
-            with (
-                without_collections()
-            ):  # one would stop all for 30 ms: a document has a million objects while it is read
-                found = change(self._settings, self._read())
-                contents = contents_of(found.settings)
-                lexicon = node_lexicon(found.settings, contents)
-        except Exception as error:  # noqa: BLE001 - the edge of a thread
-            reading.set_exception(error)
-        else:
-            reading.set_result(replace(found, contents=contents, lexicon=lexicon))
+    def _find(self) -> Change:
+        # A document has a million objects while it is read: a collection of them would stop all for 30 ms.
+        with without_collections():
+            found = change(self._settings, self._read())
+            contents = contents_of(found.settings)
+            return replace(found, contents=contents, lexicon=node_lexicon(found.settings, contents))
 
 
 def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:

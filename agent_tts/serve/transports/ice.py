@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
-import threading
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -14,6 +13,7 @@ from aiortc import RTCIceServer
 from loguru import logger
 
 from agent_tts.config.settings import Settings
+from agent_tts.system.threads import in_daemon
 
 AGAIN_S = 10.0  # before a name is looked up again, with its last address in use meanwhile
 
@@ -49,15 +49,14 @@ class ServerName:
     async def at(self, port: int) -> tuple[str, int]:
         """Its address, and the port. Raises ConnectionError: it has none now. Cancelling it, after a time, is safe."""
         if self._look is None or (self._look.done() and time.monotonic() > self._looked_at + AGAIN_S):
-            self._look, self._looked_at = Future(), time.monotonic()
-            threading.Thread(target=self._find, args=(self._look,), name=self._host, daemon=True).start()
+            self._look, self._looked_at = in_daemon(self._find, self._host), time.monotonic()
         if self._address is None:
             await asyncio.wait([asyncio.wrap_future(self._look)])
         if self._address is None:
             raise ConnectionError(f"{self._host} has no address")
         return self._address, port
 
-    def _find(self, look: Future[None]) -> None:
+    def _find(self) -> None:
         try:
             found = socket.getaddrinfo(self._host, None, self._family, socket.SOCK_DGRAM)
             self._address, self._is_told = str(found[0][4][0]), False
@@ -65,7 +64,6 @@ class ServerName:
             if not self._is_told:
                 logger.warning("ice_servers: {} has no address now: {}", self._host, error)
             self._is_told = True
-        look.set_result(None)
 
 
 server_name = functools.cache(ServerName)  # of the settings

@@ -52,6 +52,10 @@ class Runs:
     spaced: str = ""  # of them, those that a single space may follow, too
     counters: str = "(?!)"  # a pattern of what stands before a word that limits a number: "5分未満"
 
+    @cached_property
+    def _counted(self) -> re.Pattern[str]:
+        return re.compile(self.counters)
+
     def goes_on(self, ch: str, before: str) -> bool:
         """Whether a run has `ch` after `before`."""
         if ch == " ":
@@ -78,7 +82,7 @@ class Runs:
             limit = _LIMIT.match(text, place)
             said, end = self._said(text, limit.end() if limit else place)
             if said is not None and limit:
-                if counted := re.compile(self.counters).match(text, end):
+                if counted := self._counted.match(text, end):
                     said, end = said + counted[0], counted.end()
                 said = column(self.code, "limit")[limit[1]].format(said)
             if said is not None:
