@@ -3,12 +3,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from agent_tts.agent.server import AgentServer
 from agent_tts.agent.stt import SpeechToText
+from agent_tts.config.loading import data_folder
 from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.support import RunningNode, running_app, settings_of, taken
@@ -63,3 +65,27 @@ async def running_agent(
     server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
     async with running_app(create_app(settings, extension=server)) as node:
         yield RunningAgent(node.url, node, server)
+
+
+def with_a_clock(folder: Path, takes_s: float = 0.0) -> str:
+    """A pipeline file like the one that ships, whose language model may call the function `clock`: "ten"."""
+    file = folder / "mine.py"
+    file.write_text(_WITH_A_CLOCK.format(base=data_folder("pipelines") / "voice_agent.py", takes_s=takes_s))
+    return str(file)
+
+
+_WITH_A_CLOCK = """
+import asyncio
+import importlib.util
+spec = importlib.util.spec_from_file_location("base", "{base}")
+base = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(base)
+
+async def clock(params):
+    await asyncio.sleep({takes_s})
+    await params.result_callback("ten")
+
+def build(call):
+    call.llm.register_function("clock", clock)
+    return base.build(call)
+"""

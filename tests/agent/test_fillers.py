@@ -25,11 +25,10 @@ from pipecat.tests.utils import SleepFrame, run_test
 
 from agent_tts.agent.fillers import Fillers
 from agent_tts.agent.phrases import FILLERS, phrase
-from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import AgentLlm
 from tests.agent.caller import Caller, calling
 from tests.agent.llm_server import call, running_llm, stream
-from tests.agent.node import running_agent
+from tests.agent.node import running_agent, with_a_clock
 from tests.support import until
 
 ANSWER = "The library closes on sunday."
@@ -150,12 +149,11 @@ async def test_words_interrupt_a_filler() -> None:
 
 
 async def test_a_slow_model_with_a_slow_function_has_one_filler(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(SLOW_FUNCTION.format(base=data_folder("pipelines") / "voice_agent.py"))
+    file = with_a_clock(tmp_path, takes_s=1.0)
     calls = stream(0.6, call(0, "clock", "{}", "a"), finish="tool_calls")
     async with running_llm(calls, stream(0.6, {"content": "It is ten."})) as llm:
         settings = {"base_url": llm.url, "filler_s": 0.4}
-        async with running_agent(settings, pipeline=str(file)) as agent, calling(agent.url) as caller:
+        async with running_agent(settings, pipeline=file) as agent, calling(agent.url) as caller:
             caller.type("What time is it?")
             await spoken(caller, "ten.")
             assert fillers(caller) == [FILLERS["en"]]
@@ -164,20 +162,3 @@ async def test_a_slow_model_with_a_slow_function_has_one_filler(tmp_path: Path) 
         ("assistant", None),
         ("tool", '"ten"'),
     ]
-
-
-SLOW_FUNCTION = """
-import asyncio
-import importlib.util
-spec = importlib.util.spec_from_file_location("base", "{base}")
-base = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(base)
-
-async def clock(params):
-    await asyncio.sleep(1.0)
-    await params.result_callback("ten")
-
-def build(call):
-    call.llm.register_function("clock", clock)
-    return base.build(call)
-"""

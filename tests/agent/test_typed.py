@@ -15,11 +15,10 @@ from pipecat.tests.utils import run_test
 
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.phrases import APOLOGIES
-from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import AgentLlm
 from tests.agent.caller import calling
 from tests.agent.llm_server import call, running_llm, status, stream
-from tests.agent.node import running_agent
+from tests.agent.node import running_agent, with_a_clock
 from tests.support import logged, until
 
 
@@ -154,11 +153,10 @@ async def test_a_caller_hears_an_apology_in_the_voices_language_and_the_page_a_r
 
 async def test_text_before_a_call_stands_before_it_in_the_context(tmp_path: Path) -> None:
     """The function runs while the text is spoken. Mutation: `Playout` passes the frames of calls on at once."""
-    file = tmp_path / "mine.py"
-    file.write_text(WITH_A_FUNCTION.format(base=data_folder("pipelines") / "voice_agent.py"))
+    file = with_a_clock(tmp_path)
     preamble = "Let me look at the clock for you."
     answers = (stream({"content": preamble} | call(1, "clock", "{}", "a")), "It is ten.")
-    async with running_llm(*answers) as llm, running_agent(llm.url, pipeline=str(file)) as agent:
+    async with running_llm(*answers) as llm, running_agent(llm.url, pipeline=file) as agent:
         async with calling(agent.url) as caller:
             caller.type("What time is it?")
             await until(lambda: len(llm.requests) == 2)
@@ -170,18 +168,3 @@ async def test_text_before_a_call_stands_before_it_in_the_context(tmp_path: Path
         ("assistant", None),
         ("tool", '"ten"'),
     ]
-
-
-WITH_A_FUNCTION = """
-import importlib.util
-spec = importlib.util.spec_from_file_location("base", "{base}")
-base = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(base)
-
-async def clock(params):
-    await params.result_callback("ten")
-
-def build(call):
-    call.llm.register_function("clock", clock)
-    return base.build(call)
-"""
