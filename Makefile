@@ -15,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve serve-qwen agent test quick check lint types all-tests quick-tests browser format fault attack fuzz atheris autobahn load soak slow compile-all mutants normalise-oracle bench cluster-test cluster-demo clean
+.PHONY: help serve serve-qwen gpu agent test quick check lint types all-tests quick-tests tools release-check format fault attack fuzz atheris autobahn load soak slow compile-all mutants normalise-oracle bench cluster-test cluster-demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,13 +23,13 @@ help: ## list the targets
 serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--port 8200 ...")
 	$(BIN)/agent-tts serve $(ARGS)
 
-serve-qwen: $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; downloads the models of configs/gpu.yaml once
+serve-qwen: gpu $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; downloads the models of configs/gpu.yaml once
 	$(BIN)/agent-tts serve --config gpu $(ARGS)
 
 agent: $(VENV)/agent ## a node for spoken conversations: Whisper (downloaded once), any LLM server, the page's Talk view
 	$(BIN)/agent-tts agent $(ARGS)
 
-test: browser $(VENV)/dev lint ## lint, types and all tests (ARGS="-k words" selects some)
+test: $(VENV)/pyvenv.cfg tools $(VENV)/dev lint ## lint, types and all tests (ARGS="-k words" selects some)
 	@$(MAKE) --no-print-directory --jobs 2 types all-tests
 
 quick: $(VENV)/dev lint ## lint, types, and all tests that need no process, socket or browser
@@ -68,9 +68,17 @@ all-tests: $(VENV)/dev
 quick-tests: $(VENV)/dev
 	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not alone and $(USUAL)" $(ARGS)
 
-# First of all prerequisites of `test`: a missing browser is told before anything is installed.
-browser:
-	@.ci/chromium
+# What is missing is told before anything is installed. With it, no test may be skipped for want of a program.
+all-tests: export TOOLS_ARE_INSTALLED := 1
+tools:
+	@.ci/tools
+
+# Refused before gigabytes are installed for nothing. A node on the CPU: make serve, or --set qwen3.device=cpu by hand.
+gpu:
+	@nvidia-smi -L 2>/dev/null | grep -q GPU || { \
+		echo "make serve-qwen needs an NVIDIA GPU and its driver: nvidia-smi shows none." >&2; \
+		echo "Without one, make serve speaks on the CPU." >&2; exit 1; }
+	@test -e $(VENV)/qwen || echo "Downloads once: PyTorch with CUDA's libraries, some GB, each told by pip; then three models, 13.6 GB together"
 
 format: $(VENV)/dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
@@ -124,15 +132,41 @@ soak: $(VENV)/base ## leak test: 5000 short contexts, vanishing clients, an engi
 bench: $(VENV)/dev ## the README's figures
 	$(BIN)/agent-tts bench serve --engine espeak $(ARGS)
 
+release-check: $(VENV)/pyvenv.cfg ## build the package, check what an index would show, and speak with the wheel in an empty environment
+	rm -rf $(RELEASE) && $(PYTHON) -m venv $(RELEASE)/tools && $(PYTHON) -m venv $(RELEASE)/empty
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	$(RELEASE)/tools/bin/python -m twine check --strict $(RELEASE)/dist/*
+	$(RELEASE)/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint configs/constraints.txt $(RELEASE)/dist/*.whl
+	cd $(RELEASE) && empty/bin/agent-tts --version && empty/bin/agent-tts say "Hello there." --output hello.wav && test -s hello.wav
+
+RELEASE := build/release
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+# A virtual environment that works, of the Python that is asked for. One that does not work is made anew; what was
+# installed in it is, too, because it is older than pyvenv.cfg.
+WANTED := import sys; sys.exit(sys.version_info < (3, 11))
+$(VENV)/pyvenv.cfg: FORCE
+	@if $(BIN)/python -c 'import pip; $(WANTED)' 2>/dev/null; then \
+		case '$(origin PYTHON)' in command* | environment*) ;; *) exit 0 ;; esac; \
+		version='import sys; print("Python %d.%d" % sys.version_info[:2])'; \
+		has=$$($(BIN)/python -c "$$version"); asked=$$($(PYTHON) -c "$$version") || exit 1; \
+		test "$$has" = "$$asked" && exit 0; \
+		echo "$(VENV) has $$has, and $(PYTHON) is $$asked: make clean first, to change it" >&2; exit 1; \
+	fi; \
+	if ! $(PYTHON) -c '$(WANTED)' 2>/dev/null; then \
+		found=$$($(PYTHON) --version 2>&1) || found="not there"; \
+		echo "Python 3.11 or newer is needed, and $(PYTHON) is $$found: choose one, such as make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
+		exit 1; \
+	fi; \
+	if test -e $(VENV) || test -L $(VENV); then echo "$(VENV) does not work, or its Python is too old: it is made anew"; rm -rf $(VENV); fi; \
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+FORCE:
 
 # The natural voice needs onnxruntime, which has no wheel for some machines: they go on without it. Without a network pip
 # finds none either, after it has tried again.
-$(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
+$(VENV)/base: pyproject.toml configs/constraints.txt $(VENV)/pyvenv.cfg
 	$(PIP) --editable .
 	@said=$$($(BIN)/python -m pip install --quiet --dry-run --no-deps onnxruntime 2>&1); case "$$?$$said" in \
 		0*) $(PIP) --editable '.[voice]' ;; \
@@ -143,11 +177,11 @@ $(VENV)/base: pyproject.toml configs/constraints.txt | $(BIN)/python
 	esac
 	@touch $@
 
-$(VENV)/qwen: pyproject.toml configs/constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[qwen]'
+$(VENV)/qwen: pyproject.toml configs/constraints.txt $(VENV)/pyvenv.cfg
+	$(subst --quiet,,$(PIP)) --editable '.[qwen]'
 	@touch $@ $(VENV)/base
 
-$(VENV)/agent: pyproject.toml configs/constraints.txt | $(BIN)/python
+$(VENV)/agent: pyproject.toml configs/constraints.txt $(VENV)/pyvenv.cfg
 	$(PIP) --editable '.[agent,voice]'
 	@touch $@ $(VENV)/base
 
@@ -159,7 +193,7 @@ $(VENV)/mutants: pyproject.toml configs/constraints.txt $(VENV)/dev
 	$(PIP) --editable '.[mutants]'
 	@touch $@
 
-$(VENV)/dev: pyproject.toml configs/constraints.txt tests/package.json | $(BIN)/python
+$(VENV)/dev: pyproject.toml configs/constraints.txt tests/package.json $(VENV)/pyvenv.cfg
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps qwen-tts==0.1.1 Resemblyzer==0.1.4  # the reference for the model's tests, weights of `bench quality`; see pyproject.toml
 	$(PIP) --no-deps openai-agents==0.24.0 griffelib==2.4.1 mcp==2.3.0 mcp-types==2.3.0 sse-starlette==3.7.0  # calls the agent; it wants an older websockets

@@ -145,6 +145,12 @@ class Unauthorized(SpeechError):
     code, status = "unauthorized", 401
 
 
+class Forbidden(Unauthorized):
+    """No key would help: the request came to a host, or from an origin, that the settings do not allow."""
+
+    code, status = "forbidden", 403
+
+
 class Draining(SpeechError):
     code, status = "draining", 503
 
@@ -165,6 +171,11 @@ def from_code(code: str, message: str, retry_after_ms: int | None = None) -> Spe
 
 class SettingsError(ValueError):
     """An unusable setting; the message names it and says what is allowed."""
+
+
+def to_install(extra: str) -> str:
+    """The command for a part of the package. No index has it yet: it comes from a checkout."""
+    return f"pip install '.[{extra}]' in a checkout"
 
 
 def cut_short(audio_ms: int) -> SpeechError:

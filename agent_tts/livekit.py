@@ -9,10 +9,10 @@ Every token of the LLM is sent to the node at once, and the words come back with
 
 from importlib.util import find_spec
 
+from agent_tts.errors import to_install
+
 if find_spec("livekit") is None or find_spec("livekit.agents") is None:
-    raise ModuleNotFoundError(
-        "agent_tts.livekit needs livekit-agents: pip install 'agent-tts[livekit]'", name="livekit"
-    )
+    raise ModuleNotFoundError(f"agent_tts.livekit needs livekit-agents: {to_install('livekit')}", name="livekit")
 
 from agent_tts.integrations.livekit.tts import TTS
 

@@ -11,8 +11,10 @@ context holds exactly what was heard.
 
 from importlib.util import find_spec
 
+from agent_tts.errors import to_install
+
 if find_spec("pipecat") is None:
-    raise ModuleNotFoundError("agent_tts.pipecat needs Pipecat: pip install 'agent-tts[agent]'", name="pipecat")
+    raise ModuleNotFoundError(f"agent_tts.pipecat needs Pipecat: {to_install('agent')}", name="pipecat")
 
 from agent_tts.integrations.pipecat.service import AgentTTSService, AgentTTSSettings
 

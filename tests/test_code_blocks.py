@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
+import typer
+from typer.main import get_command
 
+from agent_tts.cli.app import app
 from tests.cli.process import invoke
 from tests.support import running_node
 from tests.voices.clips import KINDS, encoded, tone
@@ -27,10 +33,6 @@ NOT_HERE = {
     "python sft_12hz.py": "trains a model",
     "curl localhost:8100/v1/audio/speech -H 'Content-Type: application/json' -o signed.wav": "needs a certificate",
     'agent-tts say "Hello there." --url localhost:8100 --voice nina': "needs the trained model",
-    "agent-tts voices add nina": "needs a Base model",
-    "agent-tts voices adapter nina": "needs the cloned voice",
-    "agent-tts voices add bob": "needs a Base model: tests/cli/test_voices.py has one",
-    "agent-tts voices show bob": "needs the cloned voice",
     "agent-tts voices fetch": "needs the network: tests/cli/test_fetch.py has a server",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
     "agent-tts compile": "takes minutes",
@@ -39,7 +41,15 @@ NOT_HERE = {
     "agent-tts bench agent": "takes minutes: tests/cli/test_bench_agent.py",
     "agent-tts bench quality": "takes minutes: tests/cli/test_bench_quality.py",
     "my-llm": "stands for the reader's program",
-    'agent-tts say "Hello there." --engine qwen3': "needs released weights",
+}
+
+# Commands that end here with an error, for want of a model: all that comes before it is right.
+ENDS_WITH = {
+    "agent-tts voices add nina": "'./Qwen3-TTS-12Hz-1.7B-Base' is neither a folder here nor a hub id",
+    "agent-tts voices adapter nina": "the library has no such voice",
+    "agent-tts voices add bob": "cloning needs a Base model",
+    "agent-tts voices show bob": "the library has no such voice",
+    'agent-tts say "Hello there." --engine qwen3': "'./checkpoint' is neither a folder here nor a hub id",
 }
 
 
@@ -70,6 +80,8 @@ def folder(tmp_path: Path) -> Path:
     """Where the commands run: with the files that they name."""
     folder = tmp_path
     (folder / "words.yaml").write_text('nginx: engine x\nGIF: {ipa: "dʒɪf", alias: jif}\n')
+    for name in ("clip.wav", "bob.wav"):
+        (folder / name).write_bytes(encoded(KINDS["wav"], tone()))
     (folder / "reply.mp3").write_bytes(encoded(KINDS["mp3"], tone()))
     return folder
 
@@ -84,10 +96,15 @@ async def test_commands_run_as_they_are_written(folder: Path, monkeypatch: pytes
         for _, command in commands():
             if any(command.startswith(start) for start in NOT_HERE):
                 continue
+            ends_with = next((error for start, error in ENDS_WITH.items() if command.startswith(start)), None)
             if re.search(r"agent-tts (serve|agent)\b", command):
                 command += " --print-config"
             command = re.sub(r"(localhost|127\.0\.0\.1):8100", host, command)
             code, told = await run(command, folder)
+            if ends_with is not None:
+                if not code or ends_with not in told:
+                    wrong[command] = told
+                continue
             if code or '"error"' in told:
                 wrong[command] = told
                 continue
@@ -118,8 +135,61 @@ async def run(command: str, folder: Path) -> tuple[int | None, str]:
     return process.returncode, told.decode(errors="replace")
 
 
+INLINE = re.compile(r"`(?:[A-Z_]+=\S+ )*(agent-tts [^`]+)`")
+ELLIPSIS = "..."  # in inline code that is no whole command
+
+
+def test_each_command_is_one_of_the_command_line() -> None:
+    """Also those that do not run here, and those within a line: names, options and choices."""
+    inline = [(str(page.relative_to(ROOT)), text) for page in PAGES for text in INLINE.findall(page.read_text())]
+    assert len(inline) > 20
+    wrong = {}
+    for page, command in [*commands(), *inline]:
+        words = shlex.split(command)
+        if "agent-tts" not in words or ELLIPSIS in command:
+            continue
+        until = min(words.index(sign) if sign in words else len(words) for sign in ">&")
+        try:
+            with contextlib.suppress(typer.Exit):  # after --help
+                parse(words[words.index("agent-tts") + 1 : until])
+        except USAGE as error:
+            # In a line of text a command may stand for itself, without its arguments.
+            if (page, command) not in inline or "Missing parameter" not in str(error):
+                wrong[page, command] = str(error)
+    assert not wrong, "\n".join(f"{page}: {command}: {error}" for (page, command), error in wrong.items())
+
+
+USAGE = typer.BadParameter.__mro__[1:3]  # what Typer raises for words that it does not know
+
+
+def parse(words: list[str]) -> None:
+    """Parse the words of a command as `agent-tts` does, without running it. Raises one of `USAGE`."""
+    command: Any = get_command(app)
+    context = None
+    while words and hasattr(command, "resolve_command"):  # a group of commands; alone it is what a text names
+        context = command.make_context(command.name, words, parent=context)
+        if not (words := [*context._protected_args, *context.args]):
+            return
+        _, command, words = command.resolve_command(context, words)
+    if not hasattr(command, "resolve_command"):
+        command.make_context(command.name, words, parent=context)
+
+
+def test_what_make_and_pip_are_asked_for_is_there() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for page in PAGES:
+        text = page.read_text()
+        assert not re.findall(r"pip install '?agent-tts\[", text), page
+        for asked in re.findall(r"pip install '\.\[([\w,-]+)\]'", text):
+            assert {*asked.split(",")} <= {*extras}, (page, asked)
+    for page, command in commands():
+        if command.startswith("make "):
+            assert command.split()[1] in targets, (page, command)
+
+
 def test_each_command_that_is_left_out_is_there() -> None:
-    for start in NOT_HERE:
+    for start in NOT_HERE | ENDS_WITH:
         assert any(command.startswith(start) for _, command in commands()), start
 
 

@@ -36,7 +36,7 @@ LAYERS = {
     "serve": {"config", "ipc", "protocol", "sound", "speech", "system", "text", "voices"},
     "integrations": {"client", "config", "protocol", "serve", "speech", "system", "text"},
     "agent": {"config", "integrations", "ipc", "protocol", "serve", "speech", "system", "voices"},
-    "doctor": {"config", "serve", "speech", "system", "voices"},
+    "doctor": {"config", "engine", "serve", "speech", "system", "voices"},
     "cluster": {"config", "serve", "system"},  # `ray` is imported by nothing else
     "bench": {"client", "config", "doctor", "engine", "model", "protocol", "serve", "sound", "system", "voices"},
 }

@@ -32,7 +32,7 @@ const GPU =
 const HEARD = {
   espeak: {
     title: "This is the robot voice, for trying out",
-    body: "espeak-ng speaks here. `pip install 'agent-tts[voice]'` adds a natural voice in English; " + GPU,
+    body: "espeak-ng speaks here. `pip install '.[voice]'` in a checkout adds a natural voice in English; " + GPU,
   },
   hibari: {
     title: "English has a natural voice here",
@@ -178,7 +178,7 @@ function showWaiting(error, retryMs) {
   notices.close("slow");
   notices.show("connection", {
     title: known ? problemOf(error).title : "The node does not answer",
-    body: `Trying again in {s}.${known ? "" : " If it stays away, see whether “make serve” is still running."}`,
+    body: `${error.code === "forbidden" ? `${error.message}. ` : ""}Trying again in {s}.${known ? "" : " If it stays away, see whether “make serve” is still running."}`,
     actions: [{ label: "Try now", run: () => connection.open() }],
     countdown: { ms: retryMs, run: () => {} },
   });

@@ -1470,7 +1470,7 @@ function giveUp(signal, timeoutMs, settled, fail) {
 
 /** @param {{code: string, message: string, retry_after_ms?: number}} error of the node */
 function refused({ code, message, retry_after_ms }) {
-  return new ApiError(code === "unauthorized" ? 401 : 503, code, message, retry_after_ms);
+  return new ApiError({ unauthorized: 401, forbidden: 403 }[code] ?? 503, code, message, retry_after_ms);
 }
 
 /**

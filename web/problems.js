@@ -12,6 +12,11 @@ const PROBLEMS = {
     body: "All its slots are in use. Your text is tried again in {s}.",
     retry: "count",
   },
+  forbidden: {
+    title: "The node refuses this page's address",
+    body: "",
+    retry: "none",
+  },
   wrong_key: {
     title: "The node does not accept that key",
     body: "Check that you copied all of it, and try again.",

@@ -6,10 +6,10 @@
 import os
 from importlib.util import find_spec
 
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 if find_spec("pipecat") is None:
-    raise SettingsError("the agent needs Pipecat: pip install 'agent-tts[agent]'")
+    raise SettingsError(f"the agent needs Pipecat: {to_install('agent')}")
 
 # onnxruntime (voice activity, turn end) sends usage reports otherwise.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -84,6 +84,14 @@ class SpeechToText:
             return ComponentStatus("none", self._settings.model, self._message)
         return ComponentStatus("whisper", self._settings.model)
 
+    @property
+    def to_download(self) -> str | None:
+        """How much a start downloads first; None if nothing."""
+        if self._settings.kind != "whisper" or _local(self._settings) is not None or _is_path(self._settings.model):
+            return None
+        size = _SIZES.get(self._settings.model.removesuffix(".en"))
+        return "it" if size is None else f"about {size} MB"
+
     def start(self) -> None:
         if self._settings.kind == "whisper":
             self._message = f"Whisper is being loaded. {TYPED}"
@@ -253,7 +261,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
 
     folder = _local(settings)
     if folder is None:
-        if settings.model.count("/") > 1 or settings.model.startswith((".", "/", "~")):
+        if _is_path(settings.model):
             raise SettingsError(f"{settings.model} is not a folder with a model (model.bin and config.json)")
         logger.info("agent: downloading Whisper {} once", settings.model)
         folder = Path(download_model(settings.model, output_dir=str(_folder(settings))))
@@ -277,6 +285,10 @@ def _local(settings: AgentStt) -> Path | None:
         if (folder / "model.bin").is_file() and (folder / "config.json").is_file():
             return folder
     return None
+
+
+def _is_path(model: str) -> bool:
+    return model.count("/") > 1 or model.startswith((".", "/", "~"))
 
 
 def _folder(settings: AgentStt) -> Path:

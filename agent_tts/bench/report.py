@@ -21,7 +21,7 @@ from rich.table import Table
 
 from agent_tts import __version__
 from agent_tts.doctor.gpu import gpus
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +91,7 @@ class Plot:
             matplotlib.use("agg")
             from matplotlib.figure import Figure
         except ImportError:
-            raise SettingsError("--plot needs matplotlib: pip install agent-tts[bench]") from None
+            raise SettingsError(f"--plot needs matplotlib: {to_install('bench')}") from None
         self._path = path
         self._figure = Figure(figsize=(8, 4.5), layout="constrained")
         self.axes: Axes = self._figure.add_subplot()

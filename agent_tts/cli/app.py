@@ -148,7 +148,8 @@ def doctor(
 ) -> None:
     """Check whether a node can run on this machine, and say what to do. Exit code 1: it cannot.
 
-    Give it the settings of the node, keys too. It contacts the STUN and TURN servers of these settings.
+    Give it the settings of the node, keys too. It contacts the STUN and TURN servers of these settings, the hub of
+    models that are missing and, where something of `agent` is set, the language model.
     """
 
 

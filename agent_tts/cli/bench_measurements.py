@@ -41,7 +41,7 @@ from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 from agent_tts.serve.fronts import FEWEST_CONNECTIONS
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def checkpoint(options: cli.ModelOptions) -> Iterator[BenchCheckpoint | None]:
 
 def missing_package(error: ImportError, extra: str = "qwen") -> SettingsError:
     """The error for a package that comes with an extra of agent-tts."""
-    return SettingsError(f"{error.name} is not installed: pip install 'agent-tts[{extra}]'")
+    return SettingsError(f"{error.name} is not installed: {to_install(extra)}")
 
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
@@ -362,7 +362,7 @@ def trace(options: cli.TraceOptions) -> None:
     try:
         from agent_tts.bench import trace as stages
     except ImportError as error:
-        raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
+        raise SettingsError(f"bench trace needs OpenTelemetry: {to_install('otel')}") from error
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
     wanted, settings = at_random(cli.numbers("--rate", options.rate, float), options.text.frames, **fields)
     with stages.collector() as spans:

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from agent_tts.cli.options import Config, Set, command_of, settings_of
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind one address: Ray supervises, HAProxy carries the callers."
@@ -231,7 +231,7 @@ def _folder(folder: Path | None) -> Path:
     try:
         import ray.serve  # noqa: F401
     except ImportError:
-        raise SettingsError("a cluster needs Ray: `pip install 'agent-tts[cluster]'`") from None
+        raise SettingsError(f"a cluster needs Ray: {to_install('cluster')}") from None
     from agent_tts.cluster.kept_node import DEFAULT_FOLDER
 
     return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()

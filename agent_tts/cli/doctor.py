@@ -10,19 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_tts.config.loading import find_config, load_settings
-from agent_tts.doctor import Finding, Verdict, examine
+from agent_tts.doctor import Finding, Verdict, examine, wants_agent
 
 MARKS = {Verdict.GOOD: ("✓", "green"), Verdict.NOTE: ("!", "yellow"), Verdict.BAD: ("✗", "red")}
 
 
 def doctor(config: str | None, settings: dict[str, Any], *, as_json: bool) -> int:
     """Print the findings for a node of these settings; returns the exit code, 1 when it cannot run here."""
-    findings = list(examine(load_settings(find_config(config), settings)))
+    loaded = load_settings(find_config(config), settings)
+    findings = list(examine(loaded))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)
     if as_json:
         print(json.dumps({"ok": not bad, "findings": [_fields(finding) for finding in findings]}, indent=1))
     else:
-        _show(findings, bad)
+        _show(findings, "agent-tts agent" if wants_agent(loaded) else "agent-tts serve", bad)
     return 1 if bad else 0
 
 
@@ -31,7 +32,7 @@ def _fields(finding: Finding) -> dict[str, str]:
     return fields | ({"advice": finding.advice} if finding.advice else {})
 
 
-def _show(findings: list[Finding], bad: bool) -> None:
+def _show(findings: list[Finding], command: str, bad: bool) -> None:
     console = Console(highlight=False)
     table = Table.grid(padding=(0, 1))
     table.add_column()
@@ -44,4 +45,4 @@ def _show(findings: list[Finding], bad: bool) -> None:
             found.append(f"\n-> {finding.advice}", style=style)
         table.add_row(Text(mark, style=style), finding.what, found)
     console.print(table)
-    console.print("[red]A node cannot run here." if bad else "[green]A node can run here: agent-tts serve")
+    console.print("[red]A node cannot run here." if bad else f"[green]A node can run here: {command}")

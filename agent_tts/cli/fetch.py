@@ -12,7 +12,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 ANSWER_S = 30.0  # longest wait for the next bytes
 
@@ -25,7 +25,7 @@ def fetch(names: Sequence[str] | None) -> None:
     try:
         from agent_tts.engine.hibari.speech import installed
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[voice]'") from error
+        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
     from hibari import voices
 
     if unknown := sorted({*(names or ())} - voices.VOICES.keys()):

@@ -13,6 +13,7 @@ from agent_tts.cli.options import ConfigFlags
 from agent_tts.config.loading import Loaded, find_config, load, to_yaml
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import chosen_engine
+from agent_tts.errors import to_install
 from agent_tts.ipc.engine_process import engine_settings
 from agent_tts.serve.fronts import AGENT, front_count
 
@@ -49,7 +50,7 @@ def welcome(settings: Settings, url: str) -> None:
     with contextlib.suppress(OSError):
         _welcome(console, settings, url)
         if settings.engine == "auto" and chosen_engine(settings) == "espeak":
-            natural = "the robot voice speaks; for a natural one in English: pip install 'agent-tts[voice]'"
+            natural = f"the robot voice speaks; for a natural one in English: {to_install('voice')}"
             console.print(f"agent-tts: {natural}", soft_wrap=True, markup=False)
 
 

@@ -26,7 +26,7 @@ from loguru import logger
 from agent_tts.cluster import haproxy
 from agent_tts.cluster.directory import NodeAddress
 from agent_tts.config.files import read
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 from agent_tts.serve.transports.tls import warn_of_certificate
 from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
 
@@ -342,5 +342,7 @@ def _program() -> str:
     else:
         found = get_haproxy_binary()
     if found is None:
-        raise SettingsError("there is no haproxy on the PATH: install HAProxy 2.8 or newer, or agent-tts[cluster]")
+        raise SettingsError(
+            f"there is no haproxy on the PATH: install HAProxy 2.8 or newer, or {to_install('cluster')}"
+        )
     return str(found)

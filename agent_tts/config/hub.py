@@ -8,22 +8,20 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from loguru import logger
 
 from agent_tts.config.settings import Audioseal, Checkpoint, Settings
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 from agent_tts.model.entries import index_of, read_index
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo
-
-M = TypeVar("M", Checkpoint, Audioseal)
 
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -36,18 +34,37 @@ _AGAIN = "run this again to resume it"
 
 def with_local_models(settings: Settings) -> Settings:
     """The settings with a folder for each model of qwen3, downloaded if needed. Blocks. Raises SettingsError."""
-    if settings.engine not in ("auto", "qwen3"):
+    found = look_for_models(settings)
+    absent = [place for _, place in found if isinstance(place, Absent)]
+    if len(absent) > 1:
+        logger.info("downloading {} models, {} in all", len(absent), readable(sum(model.size for model in absent)))
+    local: list[Checkpoint | Audioseal] = []
+    for model, place in found:
+        folder = place if isinstance(place, Path) else _download(place)
+        local.append(model.model_copy(update={"source": str(folder), "revision": None}))
+    if not local:
         return settings
+    checkpoints = tuple(model for model in local if isinstance(model, Checkpoint))
+    changes: dict[str, object] = {"qwen3": settings.qwen3.model_copy(update={"models": checkpoints})}
+    if len(local) > len(checkpoints):
+        changes["audioseal"] = local[-1]
+    return settings.model_copy(update=changes)
 
-    def local(model: M, contents: Contents) -> M:
-        folder = local_folder(model.source, model.revision, contents)
-        return model.model_copy(update={"source": str(folder), "revision": None})
 
-    models = tuple(local(model, QWEN3) for model in settings.qwen3.models)
-    found: dict[str, object] = {"qwen3": settings.qwen3.model_copy(update={"models": models})}
-    if settings.watermark != "none":
-        found["audioseal"] = local(settings.audioseal, AUDIOSEAL)
-    return settings.model_copy(update=found)
+def look_for_models(settings: Settings) -> list[tuple[Checkpoint | Audioseal, Path | Absent]]:
+    """The models that the node's engine loads, and where each is. Nothing is downloaded.
+
+    Blocks, for as long as the hub takes. Raises SettingsError: one cannot be had, or the disk is too small for all.
+    """
+    if settings.engine not in ("auto", "qwen3"):
+        return []
+    marks = () if settings.watermark == "none" else (settings.audioseal,)
+    found = [
+        *((model, look(model.source, model.revision, QWEN3)) for model in settings.qwen3.models),
+        *((model, look(model.source, model.revision, AUDIOSEAL)) for model in marks),
+    ]
+    _check_space([place for _, place in found if isinstance(place, Absent)])
+    return found
 
 
 def watermark_folder(settings: Settings) -> Path | None:
@@ -84,6 +101,21 @@ AUDIOSEAL = Contents(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A model of the hub that is not on this disk, or not all of it."""
+
+    repo: str
+    revision: str | None
+    commit: str
+    sizes: Mapping[str, int]  # bytes of each file that is missing
+    contents: Contents
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes.values())
+
+
 def local_folder(source: str, revision: str | None = None, contents: Contents = QWEN3) -> Path:
     """The folder of a model: `source` itself, or the cached copy of a hub id, downloaded if needed.
 
@@ -92,6 +124,15 @@ def local_folder(source: str, revision: str | None = None, contents: Contents = 
     Args:
         revision: commit, tag or branch of a hub id; None is the present head of its main branch.
     """
+    place = look(source, revision, contents)
+    if isinstance(place, Path):
+        return place
+    _check_space([place])
+    return _download(place)
+
+
+def look(source: str, revision: str | None, contents: Contents) -> Path | Absent:
+    """The folder of a model, or what has to be downloaded for it, of which nothing is yet. See `local_folder`."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         if revision is not None:
@@ -104,11 +145,11 @@ def local_folder(source: str, revision: str | None = None, contents: Contents = 
     try:
         import huggingface_hub  # noqa: F401
     except ImportError as error:
-        raise SettingsError(f"a hub id needs {error.name}: pip install 'agent-tts[qwen]', or give a folder") from error
-    return _fetched(source, revision, contents)
+        raise SettingsError(f"a hub id needs {error.name}: {to_install('qwen')}, or give a folder") from error
+    return _found(source, revision, contents)
 
 
-def _fetched(repo: str, revision: str | None, contents: Contents) -> Path:
+def _found(repo: str, revision: str | None, contents: Contents) -> Path | Absent:
     if revision and _COMMIT.fullmatch(revision) and (folder := _cached(repo, revision, contents)):
         return folder
     info = _info(repo, revision)
@@ -122,7 +163,7 @@ def _fetched(repo: str, revision: str | None, contents: Contents) -> Path:
         )
     if revision is None:
         logger.warning("{}: no revision is pinned; this one is {}@{}", repo, repo, info.sha)
-    return _cached(repo, info.sha, contents) or _download(repo, revision, info, contents)
+    return _cached(repo, info.sha, contents) or _absent(repo, revision, info, contents)
 
 
 def _cached(repo: str, revision: str | None, contents: Contents) -> Path | None:
@@ -152,10 +193,9 @@ def _info(repo: str, revision: str | None) -> ModelInfo | None:
         return None
 
 
-def _download(repo: str, revision: str | None, info: ModelInfo, contents: Contents) -> Path:
-    """Download the missing files, one after another in this thread, so that Ctrl-C ends it at once."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
+def _absent(repo: str, revision: str | None, info: ModelInfo, contents: Contents) -> Absent:
+    """What of a model is missing. Raises SettingsError: the hub's repository is none of such a model."""
+    from huggingface_hub import try_to_load_from_cache
 
     sizes = {
         file.rfilename: file.size or 0 for file in info.siblings or () if contents.wanted.fullmatch(file.rfilename)
@@ -163,20 +203,27 @@ def _download(repo: str, revision: str | None, info: ModelInfo, contents: Conten
     if missing := contents.missing(sizes.__contains__):
         raise SettingsError(f"{repo} is not a {contents.name}: it lacks {', '.join(missing)}")
     wanted = [name for name in sizes if not isinstance(try_to_load_from_cache(repo, name, revision=info.sha), str)]
-    size = sum(sizes[name] for name in wanted)
-    _check_space(repo, size)
-    logger.info("{}: downloading {} files, {}", repo, len(wanted), _readable(size))
+    return Absent(repo, revision, info.sha or "", {name: sizes[name] for name in wanted}, contents)
+
+
+def _download(model: Absent) -> Path:
+    """Download the missing files, one after another in this thread, so that Ctrl-C ends it at once."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    repo, revision = model.repo, model.revision
+    logger.info("{}: downloading {} files, {}", repo, len(model.sizes), readable(model.size))
     try:
-        for name in wanted:
+        for name, size in model.sizes.items():
             if not sys.stderr.isatty():  # on a terminal the library draws a progress bar
-                logger.info("{}: {}, {}", repo, name, _readable(sizes[name]))
+                logger.info("{}: {}, {}", repo, name, readable(size))
             hf_hub_download(repo, name, revision=revision)
     except _network_errors() as error:
         if isinstance(error, HfHubHTTPError) and (refusal := _refusal(error, repo, revision)):
             raise refusal from error
         reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
         raise SettingsError(f"the download of {repo} failed ({reason}): {_AGAIN}") from error
-    folder = _cached(repo, info.sha, contents)
+    folder = _cached(repo, model.commit, model.contents)
     if folder is None:  # the branch has moved meanwhile
         raise SettingsError(f"the download of {repo} is incomplete: {_AGAIN}")
     return folder
@@ -208,22 +255,27 @@ def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> Settings
     return SettingsError(f"the hub refuses {repo} with HTTP {status}; is the token in HF_TOKEN right?")
 
 
-def _check_space(repo: str, size: int) -> None:
+def _check_space(absent: Sequence[Absent]) -> None:
+    """Raises SettingsError: the disk has no room for all of these."""
+    if not absent:
+        return
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.file_download import repo_folder_name
 
-    cache = Path(HF_HUB_CACHE)
-    begun = (cache / repo_folder_name(repo_id=repo, repo_type="model") / "blobs").glob("*.incomplete")
-    size -= sum(file.stat().st_size for file in begun)
+    cache, size = Path(HF_HUB_CACHE), sum(model.size for model in absent)
+    for repo in {model.repo for model in absent}:
+        begun = (cache / repo_folder_name(repo_id=repo, repo_type="model") / "blobs").glob("*.incomplete")
+        size -= sum(file.stat().st_size for file in begun)
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
     if size > free:
+        what = ", ".join(model.repo for model in absent)
         raise SettingsError(
-            f"{repo} needs {_readable(size)} more, and {_readable(free)} are free in the hub's cache: "
+            f"{what} needs {readable(size)} more, and {readable(free)} are free in the hub's cache: "
             "make room, or set HF_HOME to a larger disk"
         )
 
 
-def _readable(size: int) -> str:
+def readable(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 

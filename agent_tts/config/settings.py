@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 
 from agent_tts.text.entries import Lexicon
 
@@ -109,6 +109,10 @@ class Auth(Section):
         description="more of them by name: shop: {key: K, sessions: 8, characters_per_minute: 60000, operator: false}",
     )
     allowed_origins: tuple[str, ...] = Field((), description="browser origins besides the node's own page")
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1")),
+        description="addresses and networks of proxies whose X-Forwarded-Host and Forwarded name the public host",
+    )
     token_ttl_s: float = Field(60.0, gt=0, description="lifetime of a one-time browser token")
 
     @field_validator("api_keys")

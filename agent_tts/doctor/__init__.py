@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from agent_tts.config.settings import Settings
-from agent_tts.doctor import gpu, machine, network
+from agent_tts.doctor import gpu, machine, network, node
 from agent_tts.doctor.finding import Finding, Verdict, bad
+from agent_tts.doctor.node import wants_agent
 
-__all__ = ["Finding", "Verdict", "examine"]
+__all__ = ["Finding", "Verdict", "examine", "wants_agent"]
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -20,7 +21,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "event loop": machine.event_loop,
         "fronts": partial(machine.fronts, settings),
         "encoders": machine.encoders,
-        "espeak": machine.espeak,
+        "espeak": partial(machine.espeak, settings),
         "hibari": partial(machine.hibari, settings),
         "gpu": partial(gpu.gpu, settings),
         "open files": partial(machine.file_limit, settings),
@@ -30,6 +31,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "tls": partial(network.tls, settings),
         "webrtc": partial(network.webrtc, settings),
         "player": machine.player,
+        "node": partial(node.node, settings),
     }
     for what, probe in probes.items():
         yield from safely(what, probe)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+
+from agent_tts.errors import SettingsError
 
 
 class Verdict(Enum):
@@ -34,3 +37,9 @@ def note(what: str, found: str, advice: str) -> Finding:
 
 def bad(what: str, found: str, advice: str) -> Finding:
     return Finding(what, Verdict.BAD, found, advice)
+
+
+def refused(what: str, error: SettingsError) -> Finding:
+    """What a node would refuse to start with; its advice stands last in it."""
+    problem, *advice = re.split(r"[;:] (?!.*[;:] )", str(error), maxsplit=1, flags=re.S)
+    return bad(what, problem, advice[0] if advice else problem)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from agent_tts.config.settings import Checkpoint, Settings
-from agent_tts.doctor.finding import Finding, bad, good, note
-from agent_tts.doctor.machine import hub_cache
+from agent_tts.config.hub import Absent, look_for_models, readable, with_local_models
+from agent_tts.config.settings import Settings
+from agent_tts.doctor.finding import Finding, bad, good, note, refused
+from agent_tts.engine.factory import chosen_engine
+from agent_tts.errors import SettingsError, to_install
 
 TIMEOUT_S = 30.0  # torch takes some seconds to load from a cold disk
 MIB = 1 << 20
@@ -29,20 +30,22 @@ _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.
 
 
 def gpu(settings: Settings) -> Iterator[Finding]:
-    """Every GPU, and whether qwen3 can use it."""
-    wanted = settings.engine in ("auto", "qwen3") and bool(settings.qwen3.models)
+    """Every GPU, and whether qwen3 would start, on one of them or without."""
+    wanted = chosen_engine(settings) == "qwen3"
     present = gpus()
     for index, one in enumerate(present):
         memory = f"{one['memory_free_mib']} of {one['memory_total_mib']} MiB free"
         yield good("gpu", f"{index}: {one['name']}, {memory}, driver {one['driver']}")
-    if wanted and present:
-        yield _torch()
-        free, total = max((one["memory_free_mib"] or 0, one["memory_total_mib"] or 0) for one in present)
-        yield from _models(settings, free, total)
-    elif wanted and not settings.qwen3.device.startswith("cpu"):
-        yield note("gpu", "none: speech is slow", "install NVIDIA's driver; in a container: --gpus all")
+    if not present and not wanted:
+        yield good("gpu", "none, and none is needed")
+    elif not present and settings.qwen3.device.startswith("cpu"):
+        yield good("gpu", "none: speech is slow")
     elif not present:
-        yield good("gpu", "none: speech is slow" if wanted else "none, and none is needed")
+        yield note("gpu", "none: speech is slow", "install NVIDIA's driver; in a container: --gpus all")
+    if wanted:
+        yield _torch(wants_gpu=bool(present))
+        free, total = max([(one["memory_free_mib"] or 0, one["memory_total_mib"] or 0) for one in present] or [(0, 0)])
+        yield from _models(settings, free, total)
 
 
 def gpus() -> list[dict[str, Any]]:
@@ -67,45 +70,46 @@ def _lines(command: Sequence[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def _torch() -> Finding:
+def _torch(*, wants_gpu: bool) -> Finding:
     if find_spec("torch") is None:
-        return bad("torch", "not installed", "pip install 'agent-tts[qwen]'")
+        return bad("torch", "not installed", to_install("qwen"))
     lines = _lines([sys.executable, "-c", _TORCH])
     if not lines:
         return bad("torch", "cannot be imported", "install it again, as pytorch.org says")
     version, cuda, available = lines[-1].split(";")
     if available == "True":
         return good("torch", f"{version}, CUDA {cuda}")
+    if not wants_gpu:
+        return good("torch", f"{version}, for the CPU")
     advice = "install a torch for CUDA" if cuda == "None" else f"install a driver that knows CUDA {cuda}"
     return bad("torch", f"{version} sees no GPU", advice)
 
 
 def _models(settings: Settings, free_mib: int, total_mib: int) -> Iterator[Finding]:
-    """Whether the models fit the GPU with the most free memory, and for how many streams it has memory."""
-    folders = {model.source: _folder(model) for model in settings.qwen3.models}
-    if absent := [source for source, folder in folders.items() if folder is None]:
-        yield note("models", f"not on this disk: {', '.join(absent)}", "the first start downloads them")
+    """Whether a node would get its models, and whether they fit: on the GPU with the most free memory, if any."""
+    try:
+        absent = [place for _, place in look_for_models(settings) if isinstance(place, Absent)]
+        if not absent:
+            settings = with_local_models(settings)
+    except SettingsError as error:
+        yield refused("models", error)
         return
-    models = [{"source": str(folders[model.source]), "load": model.load} for model in settings.qwen3.models]
-    section = settings.qwen3.model_dump(mode="json") | {"models": models}
+    if absent:
+        size = readable(sum(model.size for model in absent))
+        yield note(
+            "models",
+            f"not on this disk: {', '.join(model.repo for model in absent)}",
+            f"the first start downloads {size}",
+        )
+        return
     numbers = (free_mib * MIB, total_mib * MIB, settings.slots or 0)
-    lines = _lines([sys.executable, "-m", _EXPECTED, *map(str, numbers), json.dumps(section)])
+    lines = _lines([sys.executable, "-m", _EXPECTED, *map(str, numbers), settings.qwen3.model_dump_json()])
     if not lines:
         yield note("models", "cannot be examined", "install torch and triton")
         return
     found = json.loads(lines[-1])
     if "error" in found:
-        problem, _, advice = found["error"].rpartition("; ")
-        yield bad("models", problem or advice, advice)
+        yield refused("models", SettingsError(found["error"]))
     else:
         room = f"memory for {found['streams']} streams at once, for {found['most']} with more slots"
         yield good("models", f"{found['slots']} slots; {room} (computed; `agent-tts bench streams` measures)")
-
-
-def _folder(model: Checkpoint) -> Path | None:
-    """Where a model is on this disk."""
-    folder = Path(model.source).expanduser()
-    if folder.is_dir():
-        return folder
-    snapshots = hub_cache() / f"models--{model.source.replace('/', '--')}" / "snapshots"
-    return next((place for place in snapshots.glob("*") if model.revision in (None, place.name)), None)

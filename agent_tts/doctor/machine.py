@@ -16,7 +16,8 @@ from pathlib import Path
 
 from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note
-from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.engine.factory import chosen_engine
+from agent_tts.errors import SettingsError, SpeechError, to_install
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.system import open_files
 from agent_tts.system.records import user_data_folder
@@ -88,8 +89,8 @@ def encoders() -> list[Finding]:
     return [good("encoders", ", ".join(ENCODERS))]
 
 
-def espeak() -> list[Finding]:
-    return _engine("espeak", bad, "pip install --force-reinstall espeakng-loader")
+def espeak(settings: Settings) -> list[Finding]:
+    return _engine("espeak", settings, bad, "pip install --force-reinstall espeakng-loader")
 
 
 def hibari(settings: Settings) -> list[Finding]:
@@ -97,23 +98,24 @@ def hibari(settings: Settings) -> list[Finding]:
     if settings.engine not in ("auto", "hibari") or settings.qwen3.models:
         return []
     without = bad if settings.engine == "hibari" else note
-    return _engine("hibari", without, "for a natural voice in English: pip install 'agent-tts[voice]'")
+    return _engine("hibari", settings, without, f"for a natural voice in English: {to_install('voice')}")
 
 
-def _engine(name: str, without: Callable[[str, str, str], Finding], advice: str) -> list[Finding]:
-    """Start an engine process, speak, and measure the time to first audio."""
+def _engine(name: str, settings: Settings, without: Callable[[str, str, str], Finding], advice: str) -> list[Finding]:
+    """Start an engine process, speak, and measure the time to first audio: by the node's settings if it is its own."""
+    own = settings if chosen_engine(settings) == name else Settings()
     try:
-        voices, ttfa_ms = asyncio.run(_speak(name))
+        voices, ttfa_ms = asyncio.run(_speak(own.model_copy(update={"engine": name, "slots": 1, "queue": 1})))
     except (SpeechError, SettingsError) as error:
         return [without(name, str(error), advice)]
     return [good(name, f"{voices} voices, first audio after {ttfa_ms:.1f} ms")]
 
 
-async def _speak(name: str) -> tuple[int, float]:
+async def _speak(settings: Settings) -> tuple[int, float]:
     from agent_tts.options import SpeechOptions
     from agent_tts.serve.local_engine import engine
 
-    async with engine(Settings.model_validate({"engine": name, "slots": 1, "queue": 1})) as (service, info):
+    async with engine(settings) as (service, info):
         speech = service.open(SpeechOptions(lead_ms=None))
         speech.write("All is well.")
         speech.end()

@@ -14,7 +14,7 @@ from agent_tts.engine.base import Engine
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -60,7 +60,7 @@ def _hibari(settings: Settings) -> Engine:
     try:
         from agent_tts.engine.hibari.engine import HibariEngine
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[voice]'") from error
+        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
     return HibariEngine(settings, settings.slots)
 
 
@@ -75,7 +75,7 @@ def _qwen3(settings: Settings) -> Engine:
 
             from agent_tts.engine.qwen3.engine import Qwen3Engine
         except ImportError as error:
-            raise SettingsError(f"{error.name} is not installed: pip install 'agent-tts[qwen]'") from error
+            raise SettingsError(f"{error.name} is not installed: {to_install('qwen')}") from error
         laps.end("libraries")
         on_gpu = wants_gpu and torch.cuda.is_available()
         engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_tts.errors import to_install
 from agent_tts.model.codec import CausalConv, CausalUpsample, CodecState, History, NextFrame, Past, Streamed, WholeClip
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.entries import CheckpointError
@@ -299,7 +300,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         # The convolutions of newer files lie one module deeper.
         return {name.replace(".inner_conv.", "."): tensor.float() for name, tensor in found.items()}
     except Exception as error:  # a damaged file may raise any error
-        hint = "" if find_spec("omegaconf") else "; pip install 'agent-tts[watermark]' reads its configuration"
+        hint = "" if find_spec("omegaconf") else f"; what reads its configuration is missing: {to_install('watermark')}"
         raise CheckpointError(f"{path.name}: cannot be read: {type(error).__name__}: {error}{hint}") from error
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
-from agent_tts.errors import AtCapacity, SettingsError
+from agent_tts.errors import AtCapacity, SettingsError, to_install
 from agent_tts.system.records import age_s
 from agent_tts.system.threads import in_daemon
 from agent_tts.voices.names import checked_name, is_name
@@ -55,7 +55,7 @@ class VoiceStore:
 
             fsspec.get_filesystem_class(address.partition("://")[0].split("::")[0])
         except (ImportError, ValueError) as error:
-            extra = "needs agent-tts[voices-remote], and s3fs, gcsfs or another package for its kind of address"
+            extra = f"needs fsspec ({to_install('voices-remote')}), and s3fs, gcsfs or what reads its kind of address"
             raise SettingsError(f"voices.folder: {extra}: {error}") from None
         self._address = address
         self._place: tuple[Any, str] | None = None  # the file system and the folder in it, from the first call on

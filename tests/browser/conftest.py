@@ -31,6 +31,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
     flags = (
         "--use-fake-device-for-media-stream",
         f"--use-file-for-fake-audio-capture={path}",
+        "--ignore-certificate-errors",  # those of proxies sign themselves
         f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
     )
     # aiortc encodes on a thread of the loop: start it before the first test looks for leaks.

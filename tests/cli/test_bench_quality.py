@@ -123,4 +123,4 @@ def test_a_missing_package_is_one_line_that_says_how_to_get_it(package: str, mon
     done = invoke("bench", "quality", "--url", "localhost:1")
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()
-    assert line == f"agent-tts: {package} is not installed: pip install 'agent-tts[quality]'"
+    assert line == f"agent-tts: {package} is not installed: pip install '.[quality]' in a checkout"

@@ -82,5 +82,5 @@ def test_who_hears_the_robot_for_want_of_better_is_told_how_to_get_the_natural_v
     monkeypatch.setattr(serve, "Console", lambda **_: Console(file=out, force_terminal=terminal, no_color=True))
     monkeypatch.setattr(serve, "chosen_engine", lambda _: found)
     serve.welcome(Settings.model_validate({"engine": engine}), "http://127.0.0.1:1")
-    assert out.getvalue().count("pip install 'agent-tts[voice]'") == told
+    assert out.getvalue().count("pip install '.[voice]'") == told
     assert "http://127.0.0.1:1" in out.getvalue().partition("robot")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from agent_tts.messages import Word
 from agent_tts.protocol.heard import heard_text
 from agent_tts.text.words import UNSPACED
 from tests.client.test_javascript import WEB, told
+from tests.tools import needs
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "heard_text.json").read_text())
 
@@ -52,7 +52,7 @@ def test_heard_text(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.node
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@needs("node")
 async def test_heard_text_in_javascript(tmp_path: Path) -> None:
     script = tmp_path / "heard.mjs"
     script.write_text((WEB / "client.js").read_text() + SCRIPT.format(cases=json.dumps(CASES)))
@@ -60,7 +60,7 @@ async def test_heard_text_in_javascript(tmp_path: Path) -> None:
 
 
 @pytest.mark.node
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@needs("node")
 async def test_scripts_without_spaces_are_the_same_in_javascript(tmp_path: Path) -> None:
     """In the client and on the page, of all characters that this Python knows."""
     script = tmp_path / "scripts.mjs"

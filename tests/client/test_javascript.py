@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from websockets.typing import Subprotocol
 from agent_tts.config.loading import data_folder
 from agent_tts.protocol.v1 import HEADER
 from tests.support import running_node, until
+from tests.tools import needs
 from tests.two_nodes import TEXT, two_nodes
 
 WEB = data_folder("web")
@@ -28,8 +28,8 @@ LIB = "es2024,dom,dom.iterable,dom.asynciterable"
 STRICT = ("--strict", "--target", "es2024", "--module", "esnext", "--moduleResolution", "bundler", "--lib", LIB)
 WORKLET = "player_worklet.js"  # its globals are not those of a page
 
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-needs_types = pytest.mark.skipif(not TSC.exists(), reason="needs TypeScript: npm was not there when .venv was made")
+needs_node = needs("node")
+needs_types = needs("TypeScript", TSC)
 
 
 def tsc(*arguments: str | Path) -> str:
@@ -68,9 +68,7 @@ async def told(*arguments: str) -> str:
     return output.decode()
 
 
-WS = pytest.param(
-    (str(PACKAGES / "ws"),), id="ws", marks=pytest.mark.skipif(not (PACKAGES / "ws").exists(), reason="needs ws")
-)
+WS = pytest.param((str(PACKAGES / "ws"),), id="ws", marks=needs("ws", PACKAGES / "ws"))
 
 
 @needs_node

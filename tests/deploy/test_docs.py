@@ -7,7 +7,6 @@ import asyncio
 import io
 import json
 import re
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.deploy.test_monitoring import EXPOSED
 from tests.integrations.pipecat.pipeline import running
 from tests.support import running_node, typed
 from tests.test_structure import LAYERS
+from tests.tools import needs
 from tests.wire import wire
 
 ROOT = Path(__file__).parents[2]
@@ -259,7 +259,7 @@ async def test_the_python_program_tells_what_was_heard() -> None:
     assert f"{heard} {unheard}" == answer
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+@needs("node")
 async def test_the_javascript_program_speaks() -> None:
     (program,) = blocks("clients/javascript.md", "js")
     program = program.replace("./client.js", (ROOT / "web" / "client.js").as_uri())

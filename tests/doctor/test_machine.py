@@ -27,11 +27,11 @@ def test_this_machine_can_run_a_node_and_what_is_not_good_has_advice() -> None:
 
 
 def test_an_engine_that_does_not_start_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(name: str) -> tuple[int, float]:
-        raise EngineLost(f"no library for {name}")
+    async def fail(settings: Settings) -> tuple[int, float]:
+        raise EngineLost(f"no library for {settings.engine}")
 
     monkeypatch.setattr(machine, "_speak", fail)
-    (finding,) = machine.espeak()
+    (finding,) = machine.espeak(Settings())
     assert (finding.verdict, finding.found) == (Verdict.BAD, "no library for espeak")
 
 
@@ -44,7 +44,7 @@ def test_without_the_natural_voice_it_says_how_to_get_it(
         monkeypatch.setenv(name, value)
     (finding,) = machine.hibari(Settings.model_validate({"engine": engine}))
     assert (finding.verdict, "is not installed: pip install" in finding.found) == (verdict, True)
-    assert "pip install 'agent-tts[voice]'" in finding.advice
+    assert "pip install '.[voice]'" in finding.advice
     assert machine.hibari(Settings.model_validate({"qwen3": {"models": ["nowhere"]}})) == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_tts.config.hub import QWEN3, Absent
 from agent_tts.config.settings import Settings
 from agent_tts.doctor import gpu, machine
 from agent_tts.doctor.finding import Verdict
@@ -41,8 +42,9 @@ def test_a_full_or_read_only_disk_is_reported(tmp_path: Path, monkeypatch: pytes
 def test_a_missing_gpu_is_noted_only_for_a_neural_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     (plain,) = gpu.gpu(Settings())
-    (neural,) = gpu.gpu(qwen("a/b"))
-    assert (plain.verdict, neural.verdict) == (Verdict.GOOD, Verdict.NOTE)
+    neural, torch, models = gpu.gpu(qwen("./a/b"))
+    assert (plain.verdict, neural.verdict, torch.verdict) == (Verdict.GOOD, Verdict.NOTE, Verdict.GOOD)
+    assert (models.verdict, "neither a folder here nor a hub id" in models.found) == (Verdict.BAD, True)
 
 
 def test_models_are_compared_with_gpu_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,5 +63,24 @@ def test_models_are_compared_with_gpu_memory(tmp_path: Path, monkeypatch: pytest
     (fits,) = gpu._models(qwen(str(tmp_path / "1.7B")), 7_500, 8_188)
     assert fits.verdict is Verdict.GOOD
     assert fits.found.startswith("34 slots; memory for 34 streams at once, for 36 with more slots (computed")
-    (absent,) = gpu._models(qwen("no/model"), 1_000, 1_000)
-    assert (absent.verdict, absent.found) == (Verdict.NOTE, "not on this disk: no/model")
+
+
+def test_a_device_that_is_not_there_is_found_in_the_engines_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See tests/engine/qwen3/test_expected.py for all that an engine refuses."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    write_hollow(tmp_path / "0.6B", "0.6B")
+    settings = qwen(str(tmp_path / "0.6B"))
+    device = settings.qwen3.model_copy(update={"device": "cuda:7"})
+    *_, models = gpu.gpu(settings.model_copy(update={"qwen3": device}))
+    assert models.verdict is Verdict.BAD
+    assert "cuda:7 is not there" in models.found
+
+
+def test_what_has_to_be_downloaded_is_told_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Absent("some/model", None, "0" * 40, {"model.safetensors": 4_519_000_000}, QWEN3)
+    monkeypatch.setattr(gpu, "look_for_models", lambda _: [(None, absent)])
+    (finding,) = gpu._models(qwen("some/model"), 0, 0)
+    assert (finding.verdict, finding.found) == (Verdict.NOTE, "not on this disk: some/model")
+    assert finding.advice == "the first start downloads 4.52 GB"

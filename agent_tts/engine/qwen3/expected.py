@@ -1,7 +1,8 @@
-"""What a GPU has memory for: `python -m agent_tts.engine.qwen3.expected FREE TOTAL SLOTS QWEN3`.
+"""What a device has memory for: `python -m agent_tts.engine.qwen3.expected FREE TOTAL SLOTS QWEN3`.
 
-Bytes, slots (0: the default), and the section `qwen3` of the settings as JSON, with folders as sources. Nothing is
-loaded and no GPU is used. Prints JSON: `slots`, `streams` and `most` slots, or the `error`.
+Bytes of a GPU (0: the device's own), slots (0: the default), and the section `qwen3` of the settings as JSON, with
+folders as sources. Nothing is loaded. Prints JSON: `slots`, `streams` and `most` slots, or the `error` with which an
+engine would not start.
 """
 
 from __future__ import annotations
@@ -13,20 +14,28 @@ from typing import Any
 import torch
 
 from agent_tts.config.settings import Qwen3
-from agent_tts.engine.factory import DEFAULT_SLOTS
+from agent_tts.engine.factory import CPU_SLOTS, DEFAULT_SLOTS
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory
 from agent_tts.engine.qwen3.model import open_models
 from agent_tts.errors import SettingsError
+from agent_tts.model.device import Device
 
 MOST = 4_096  # slots that are asked about
 
 
 def expected(free: int, total: int, slots: int, settings: Qwen3) -> dict[str, Any]:
-    memory = DeviceMemory(free, total, settings.memory, LIBRARIES)
     try:
-        models = open_models(settings, torch.device("cuda:0"), slots or DEFAULT_SLOTS)
+        if total and not torch.cuda.is_available():  # one that the driver shows, without a torch that uses it
+            device = Device.of(torch.device("cuda:0"))
+        else:
+            device, *_ = [Device.named(name.strip()) for name in settings.device.split(",")]
+        if not (total and device.queues):
+            free, total = device.memory() or (sys.maxsize, sys.maxsize)
+        memory = DeviceMemory(free, total, settings.memory, LIBRARIES if device.queues else 0)
+        slots_ = slots or (DEFAULT_SLOTS if device.queues else CPU_SLOTS)
+        models = open_models(settings, device.device, slots_)
         needs = [model.needs for model in models]
-        plan = memory.plan(needs, slots or DEFAULT_SLOTS, settings.max_model_len, exact=bool(slots))
+        plan = memory.plan(needs, slots_, settings.max_model_len, exact=bool(slots))
     except SettingsError as error:
         return {"error": str(error)}
     return {"slots": plan.slots, "streams": plan.streams, "most": memory.most(needs, settings.max_model_len, MOST)}

@@ -315,10 +315,6 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
         SettingsError: none is named, a checkpoint cannot be used, or the device is not there or too small.
     """
     settings, watermark = node.qwen3, _watermark(node)
-    if not settings.models:
-        raise SettingsError(
-            "qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id; `--config gpu` has three"
-        )
     logger.info("opening {}", settings.device)
     laps = Laps()
     device = Device.named(settings.device)
@@ -350,6 +346,10 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
 
 def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3Model]:
     """Models that take no memory yet; the device need not be there. Raises SettingsError: a checkpoint is no use."""
+    if not settings.models:
+        raise SettingsError(
+            "qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id; `--config gpu` has three"
+        )
     models: list[Qwen3Model] = []
     for checkpoint in settings.models:
         folder = Path(checkpoint.source).expanduser()

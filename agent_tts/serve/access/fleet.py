@@ -20,7 +20,7 @@ from loguru import logger
 from prometheus_client import CollectorRegistry, Gauge
 
 from agent_tts.config.settings import FleetSettings
-from agent_tts.errors import AtCapacity, SettingsError, Unauthorized
+from agent_tts.errors import AtCapacity, SettingsError, Unauthorized, to_install
 from agent_tts.ipc.front_messages import Claim, Token
 from agent_tts.serve.access.fleet_counts import FULL, USED, Batch, RedisCounts, SharedCounts
 from agent_tts.serve.access.fleet_socket import SCHEME, SocketCounts
@@ -52,7 +52,9 @@ def fleet_of(
         is_socket, prefix = address.startswith(SCHEME), f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:"
         counts: SharedCounts = SocketCounts(address) if is_socket else RedisCounts(address, prefix)
     except (ImportError, ValueError) as error:
-        raise SettingsError(f"fleet.ledger: it needs agent-tts[redis] and a right address: {error}") from None
+        raise SettingsError(
+            f"fleet.ledger: it needs Redis' client ({to_install('redis')}) and a right address: {error}"
+        ) from None
     return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
 
 

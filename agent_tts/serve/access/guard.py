@@ -6,7 +6,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 from agent_tts.config.settings import Settings, is_loopback
-from agent_tts.errors import RateLimited, SpeechError, Unauthorized
+from agent_tts.errors import Forbidden, RateLimited, SpeechError, Unauthorized
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.access.fleet_counts import MAX_DEBT, spend
+from agent_tts.serve.access.forwarded import forwarded_hosts
 from agent_tts.serve.access.keys import CLIENT_SECRET, Keys, Tokens
 from agent_tts.serve.access.ledger import NO_TOKEN
 from agent_tts.serve.access.ledger_client import NodeLedger
@@ -25,6 +26,8 @@ from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Budget, Metrics
 from agent_tts.serve.token_bucket import TokenBucket
+
+_PORTS = {"http": ":80", "https": ":443"}  # that an origin does not name
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Guard(Budget):
         for name in settings.auth.keys:
             self._metrics.usage.show(name)
         self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        self._proxies = settings.auth.trusted_proxies
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, self._keys.ids)
         self.ledger.configure(settings)
@@ -103,18 +107,21 @@ class Guard(Budget):
         token_ok: bool = False,
         secret_ok: bool = False,
         key_query: str | None = None,
+        forwarded: Sequence[str] = (),
     ) -> Client:
         """The client behind a request, from its headers (names in lower case) and query.
 
         Args:
+            forwarded: the hosts that trusted proxies name.
             token_ok: whether a one-time token may replace the key; `admit` or `redeem` uses it up.
             secret_ok: whether a client secret may.
             key_query: the query parameter that may hold the key itself, if any.
 
         Raises:
-            Unauthorized: the origin is not allowed, or the key or token is missing or wrong.
+            Forbidden: the host or origin is not allowed.
+            Unauthorized: the key or token is missing or wrong.
         """
-        self._check_host_and_origin(headers)
+        self._check_host_and_origin(headers.get("origin"), [headers.get("host", ""), *forwarded])
         if secret_ok and _key_in(headers).startswith(CLIENT_SECRET):
             return self._check_secret(_key_in(headers))
         if not self._keys:
@@ -137,8 +144,14 @@ class Guard(Budget):
         Raises `Unauthorized` as `authorize` does, with the same arguments; `RateLimited` if the key sends too many
         requests; `AtCapacity` if clients have no place left, or the ledger does not answer.
         """
+        headers, peer = connection.headers, connection.client
         client = self.authorize(
-            connection.headers, connection.query_params, token_ok=token_ok, secret_ok=secret_ok, key_query=key_query
+            headers,
+            connection.query_params,
+            token_ok=token_ok,
+            secret_ok=secret_ok,
+            key_query=key_query,
+            forwarded=() if peer is None else forwarded_hosts(headers, peer.host, self._proxies),
         )
         try:
             await self.ledger.request(client.key_id)
@@ -209,26 +222,26 @@ class Guard(Budget):
             raise Unauthorized("the API key is wrong")
         return Client(key_id)
 
-    def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
-        host = headers.get("host", "").lower()
-        if not self._keys and not self._is_known_host(host):
+    def _check_host_and_origin(self, origin: str | None, hosts: Sequence[str]) -> None:
+        """`hosts`: what the request's `Host` and trusted proxies name. A page cannot set the first one."""
+        if not self._keys and not all(map(self._is_known_host, hosts)):
             # DNS rebinding: a foreign name that resolves to loopback gives any web page the same origin.
-            raise Unauthorized(
+            raise Forbidden(
                 "without API keys the node answers requests to localhost only: set auth.api_keys or auth.keys"
             )
-        origin = headers.get("origin")
-        if origin is None:
+        if origin is None or origin.lower() in self._origins or any(_is_at(origin, host) for host in hosts):
             return
-        origin = origin.lower()
-        if _netloc(origin) != host and origin not in self._origins:
-            raise Unauthorized("this origin is not allowed: add it to auth.allowed_origins")
+        raise Forbidden(
+            "this origin is not allowed: add it to auth.allowed_origins; a proxy before the node has to pass on the "
+            "page's Host, or be one of auth.trusted_proxies and send it as X-Forwarded-Host"
+        )
 
     def _is_known_host(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
+        return is_loopback(name) or any(_is_at(origin, host) for origin in self._origins)
 
     async def admit(self, client: Client, place: Place | None = None) -> Permit:
         """Count a session or request until its permit is closed, and use up its token. Cancelling it is safe.
@@ -328,8 +341,10 @@ def _key_in(headers: Mapping[str, str]) -> str:
     return next((headers[name] for name in ("x-api-key", "xi-api-key", "x-vapi-secret") if headers.get(name)), "")
 
 
-def _netloc(origin: str) -> str | None:
+def _is_at(origin: str, host: str) -> bool:
+    """Whether an origin's pages come from a host, whose port may be left out where it is the scheme's own."""
     try:
-        return urlsplit(origin).netloc or None
+        scheme, place, *_ = urlsplit(origin.lower())
     except ValueError:
-        return None
+        return False
+    return place != "" and place == host.lower().removesuffix(_PORTS.get(scheme, ":"))

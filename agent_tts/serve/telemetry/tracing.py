@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from loguru import logger
 
 from agent_tts.config.settings import Telemetry
-from agent_tts.errors import SettingsError
+from agent_tts.errors import SettingsError, to_install
 
 if TYPE_CHECKING:
     from agent_tts.serve.telemetry.spans import Spans
 
 # OpenTelemetry's variables for the collector's address. Its SDK reads the others: headers, timeouts, sampling, name.
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_INSTALL = "pip install 'agent-tts[otel]'"
+_INSTALL = to_install("otel")
 
 
 def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ, front: int | None = None) -> Spans | None:

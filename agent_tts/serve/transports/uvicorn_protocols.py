@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 65_536
 MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
-# Bytes of the headers that `websockets` parses as lists before it knows the client, at 0.4 us a byte.
+# Bytes of the headers that are parsed as lists before the client is known, by `websockets` at 0.4 us a byte.
 MAX_LIST_BYTES = 4_096
-LISTS = (b"connection", b"upgrade", b"sec-websocket-protocol", b"sec-websocket-extensions")
+LISTS = (
+    *(b"connection", b"upgrade", b"sec-websocket-protocol", b"sec-websocket-extensions"),
+    *(b"forwarded", b"x-forwarded-for", b"x-forwarded-host"),
+)
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
 SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 

@@ -26,7 +26,7 @@ from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.writer import WRITE_BYTES, Writer
 
 # Close codes of errors that refuse a connection.
-CLOSE_CODES = {"unauthorized": 1008, "at_capacity": 1013, "rate_limited": 1013, "draining": 1012}
+CLOSE_CODES = {"unauthorized": 1008, "forbidden": 1008, "at_capacity": 1013, "rate_limited": 1013, "draining": 1012}
 
 # Messages of one connection; faster ones wait in its buffers, then in the client. An agent sends about 100 a second.
 # The buffers hold about 2000 messages, which must pass within `ping_s`, or the pong behind them comes too late.

@@ -9,7 +9,7 @@ from pathlib import Path
 from loguru import logger
 
 from agent_tts import __version__
-from agent_tts.errors import Internal, SettingsError
+from agent_tts.errors import Internal, SettingsError, to_install
 from agent_tts.sound.provenance import DIGITAL_SOURCE
 from agent_tts.speech.audio.files import CONTENT_TYPES, WAV_MARK, wav_header
 
@@ -41,7 +41,7 @@ class ManifestSigner:
         try:
             import c2pa
         except ImportError as error:
-            raise SettingsError("c2pa.certificate: needs c2pa-python: pip install 'agent-tts[c2pa]'") from error
+            raise SettingsError(f"c2pa.certificate: needs c2pa-python: {to_install('c2pa')}") from error
         try:
             signed(wav_header(1) + bytes(2) + WAV_MARK, "wav", self.certificate, self.key)
         except c2pa.C2paError as error:

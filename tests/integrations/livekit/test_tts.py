@@ -465,7 +465,7 @@ def test_the_import_without_livekit_names_the_package_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (
         done.stderr.splitlines()[-1]
-        == "ModuleNotFoundError: agent_tts.livekit needs livekit-agents: pip install 'agent-tts[livekit]'"
+        == "ModuleNotFoundError: agent_tts.livekit needs livekit-agents: pip install '.[livekit]' in a checkout"
     )
 
 

@@ -134,7 +134,8 @@ async def test_keyed_routes() -> None:
         for method, path in KEYED_ROUTES:
             where = f"{method} {path}"
             for refused in ({}, WRONG, {"X-API-Key": ""}, {"Cookie": f"key={KEY}"}, {**RIGHT, **BAD_ORIGIN}):
-                assert await status(http, method, path, refused) == 401, (where, refused)
+                code = 403 if "Origin" in refused else 401
+                assert await status(http, method, path, refused) == code, (where, refused)
             token, _ = running.node.guard.issue_token(client)
             is_taken = await status(http, method, path, {}, f"?token={token}") != 401
             assert is_taken == (MATRIX[method, path] == STREAM), where
@@ -203,7 +204,7 @@ async def test_the_streams_of_other_vendors() -> None:
         try:
             socket_ = await connect(url, additional_headers=headers, proxy=None)
         except InvalidStatus as denied:
-            if denied.response.status_code != 401:
+            if denied.response.status_code not in (401, 403):
                 raise
             return 1008
         async with socket_:
@@ -230,5 +231,13 @@ async def test_without_keys_only_foreign_origins_are_refused() -> None:
         assert await stream_close_code(running) is None
         assert await stream_close_code(running, headers={"Origin": running.url}) is None
         assert await stream_close_code(running, headers=BAD_ORIGIN) == 1008
-        assert await status(http, "GET", "/v1/models", BAD_ORIGIN) == 401
-        assert await status(http, "GET", "/v1/models", {"Host": "evil.example"}) == 401
+        assert await status(http, "GET", "/v1/models", BAD_ORIGIN) == 403
+        assert await status(http, "GET", "/v1/models", {"Host": "evil.example"}) == 403
+        proxied = {"Host": "localhost", "X-Forwarded-Host": "speech.example", "Origin": "https://speech.example"}
+        assert await status(http, "GET", "/v1/models", proxied) == 403
+    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+        assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 200
+        assert await status(http, "GET", "/v1/models", RIGHT | proxied | {"X-Forwarded-Host": "x"}) == 403
+    strangers = AUTH | {"trusted_proxies": ["192.0.2.1"]}
+    async with running_node(auth=strangers) as running, httpx.AsyncClient(base_url=running.url) as http:
+        assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 403
