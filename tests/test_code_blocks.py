@@ -159,11 +159,11 @@ def test_each_command_is_one_of_the_command_line() -> None:
     assert not wrong, "\n".join(f"{page}: {command}: {error}" for (page, command), error in wrong.items())
 
 
-USAGE = typer.BadParameter.__mro__[1:3]  # what Typer raises for words that it does not know
+USAGE: Any = typer.BadParameter.__mro__[1]  # what Typer raises for words that it does not know
 
 
 def parse(words: list[str]) -> None:
-    """Parse the words of a command as `agent-tts` does, without running it. Raises one of `USAGE`."""
+    """Parse the words of a command as `agent-tts` does, without running it. Raises `USAGE`."""
     command: Any = get_command(app)
     context = None
     while words and hasattr(command, "resolve_command"):  # a group of commands; alone it is what a text names
@@ -183,9 +183,9 @@ def test_what_make_and_pip_are_asked_for_is_there() -> None:
         assert not re.findall(r"pip install '?agent-tts\[", text), page
         for asked in re.findall(r"pip install '\.\[([\w,-]+)\]'", text):
             assert {*asked.split(",")} <= {*extras}, (page, asked)
-    for page, command in commands():
+    for where, command in commands():
         if command.startswith("make "):
-            assert command.split()[1] in targets, (page, command)
+            assert command.split()[1] in targets, (where, command)
 
 
 def test_each_command_that_is_left_out_is_there() -> None:

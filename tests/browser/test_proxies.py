@@ -15,6 +15,7 @@ from types import MappingProxyType
 import httpx
 import pytest
 from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from agent_tts.engine_info import FRAME_SAMPLES
 from tests.certificates import Certificate, make_certificate
@@ -149,8 +150,8 @@ async def test_speech_is_passed_on_as_it_is_made(name: str, tmp_path: Path, cert
             address = url.replace("https", "wss") + "/v1/tts/stream"
             key = {"Authorization": f"Bearer {KEY}", "Origin": url}
             async with connect(
-                address, ssl=certificate.client(), additional_headers=key, subprotocols=["agent_tts.v1"]
-            ) as stream:  # type: ignore[list-item]
+                address, ssl=certificate.client(), additional_headers=key, subprotocols=[Subprotocol("agent_tts.v1")]
+            ) as stream:
                 for message in ({"type": "text.append", "text": "Hello there."}, {"type": "context.end"}):
                     await stream.send(json.dumps({**message, "context_id": "a"}))
                 while not isinstance(await stream.recv(), bytes):

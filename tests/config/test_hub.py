@@ -62,9 +62,12 @@ class Client:
     def fetch(
         self, hub: Hub, source: str = REPO, revision: str = COMMIT, contents: str = "QWEN3", **extra: str
     ) -> subprocess.CompletedProcess[str]:
+        return self.run(hub, FETCH, source, revision, contents, **extra)
+
+    def run(self, hub: Hub, program: str, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment = {**kept, "HF_ENDPOINT": hub.url, "HF_HOME": str(self.home), "NO_PROXY": "127.0.0.1", **extra}
-        command = [sys.executable, "-c", FETCH, source, revision, contents]
+        command = [sys.executable, "-c", program, *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -167,6 +170,44 @@ def test_a_disk_that_is_too_small_is_detected_before_the_download(hub: Hub, clie
     done = client.fetch(hub)
     assert f"{REPO} needs 1000000000.00 GB more, and " in done.stderr
     assert " GB are free in the hub's cache" in done.stderr
+    assert not hub.fetched()
+
+
+ALL = """
+import sys
+from agent_tts.errors import SettingsError
+from agent_tts.config import hub
+from agent_tts.config.settings import Settings
+settings = Settings.model_validate({"qwen3": {"models": sys.argv[1:]}})
+try:
+    for _, place in hub.look_for_models(settings):
+        print(place.repo, place.size)
+    for model in hub.with_local_models(settings).qwen3.models:
+        print(model.source)
+except SettingsError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_the_size_of_all_models_is_told_before_the_first_download(hub: Hub, client: Client) -> None:
+    """A look downloads nothing. A disk without room for all is refused before any is there."""
+    size, both = sum(map(len, NEEDED.values())), (REPO, f"{REPO}@{COMMIT}")
+    hub.sizes["model.safetensors"] = 10**18
+    done = client.run(hub, ALL, *both)
+    assert f"{REPO}, {REPO} needs 2000000000.00 GB more" in done.stderr
+    assert not hub.fetched()
+    hub.sizes.clear()
+    done = client.run(hub, ALL, *both)
+    assert done.stdout.splitlines()[:2] == [f"{REPO} {size}"] * 2, done.stderr
+    whole, first, *_ = [line for line in done.stderr.splitlines() if "downloading" in line]
+    assert "downloading 2 models, 0.0 MB in all" in whole
+    assert f"{REPO}: downloading 7 files" in first
+
+
+def test_a_cache_that_cannot_be_written_is_refused(hub: Hub, client: Client) -> None:
+    denied = "import os; os.access = lambda *_: False\n"
+    done = client.run(hub, denied + ALL, REPO)
+    assert "is not writable, where models are kept: set HF_HOME to another folder" in done.stderr
     assert not hub.fetched()
 
 

@@ -28,7 +28,7 @@ from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as
 from agent_tts.serve.routes.realtime import REALTIME
 from agent_tts.serve.transports import sdp
-from agent_tts.serve.transports.websocket import CLOSE_CODES, deny
+from agent_tts.serve.transports.websocket import CLOSE_CODES, close_reason, deny
 
 if TYPE_CHECKING:
     from agent_tts.agent.calls import Calls
@@ -77,7 +77,7 @@ class RealtimeEndpoint:
                 return
             with contextlib.suppress(Exception):  # the client may be gone
                 async with asyncio.timeout(write_s):
-                    await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message[:120])
+                    await websocket.close(CLOSE_CODES.get(error.code, 1011), close_reason(error.message))
 
     def start(
         self, query: Mapping[str, str], client: Client, given: Mapping[str, Any] | None = None

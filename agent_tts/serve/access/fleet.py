@@ -52,9 +52,7 @@ def fleet_of(
         is_socket, prefix = address.startswith(SCHEME), f"agent-tts:{{{secret_of(settings).hex()[:16]}}}:"
         counts: SharedCounts = SocketCounts(address) if is_socket else RedisCounts(address, prefix)
     except (ImportError, ValueError) as error:
-        raise SettingsError(
-            f"fleet.ledger: it needs Redis' client ({to_install('redis')}) and a right address: {error}"
-        ) from None
+        raise SettingsError(f"fleet.ledger: needs a right address, and {to_install('redis')}: {error}") from None
     return Fleet(ledger, counts, settings.ledger_failure == "closed", clock, tell)
 
 

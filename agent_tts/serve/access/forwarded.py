@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from itertools import islice, zip_longest
 
 from starlette.datastructures import Headers
 
-Hop = tuple[str, str]  # what a proxy tells: whom it got the request from, and for which host; empty: it does not say
-
 MAX_HOPS = 16  # that are read of a list; each takes some microseconds
-_UNREADABLE = ("", "?")  # no name of a host
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _LIST = re.compile(rf'(?:[^"]|{_QUOTED})*')
@@ -31,37 +28,31 @@ def forwarded_hosts(headers: Headers, peer: str, trusted: Sequence[IPv4Network |
 
     None of a peer that is not trusted. A header that cannot be read gives a host that nobody has.
     """
-    if not _is_trusted(peer, trusted):
-        return []
-    found = (_nearest(hops, trusted) for hops in (_forwarded(headers), _x_forwarded(headers)))
-    return [host for host in found if host]
+    found = []
+    for hops in (_forwarded(headers), _x_forwarded(headers)) if _is_trusted(peer, trusted) else ():
+        host = ""
+        for client, told in islice(hops, MAX_HOPS):
+            host = told or host
+            if not _is_trusted(client, trusted):
+                break
+        if host:
+            found.append(host)
+    return found
 
 
-def _nearest(hops: Iterable[Hop], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
-    """Of hops, the peer's first, the last host that is told before one that is not trusted."""
-    told = ""
-    for client, host in islice(hops, MAX_HOPS):
-        told = host or told
-        if not _is_trusted(client, trusted):
-            break
-    return told
-
-
-def _forwarded(headers: Headers) -> Iterator[Hop]:
+def _forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
+    """What each proxy tells, the peer first: whom it got the request from, for which host; empty: it does not say."""
     for line in reversed(headers.getlist("forwarded")):
         if not _LIST.fullmatch(line):
-            yield _UNREADABLE
+            yield "", "?"
             return
         for element in reversed(_ELEMENT.findall(line)):
-            pairs = {name.lower(): _unquoted(value) for name, value in reversed(_PAIR.findall(element))}
-            yield pairs.get("for", ""), pairs.get("host", "")
+            pairs = {name.lower(): value for name, value in reversed(_PAIR.findall(element))}
+            client, host = (re.sub(r'^"|"$|\\(.)', r"\1", pairs.get(name, "")) for name in ("for", "host"))
+            yield client, host
 
 
-def _unquoted(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
-
-
-def _x_forwarded(headers: Headers) -> Iterator[Hop]:
+def _x_forwarded(headers: Headers) -> Iterator[tuple[str, str]]:
     clients, hosts = (
         reversed([one.strip() for line in headers.getlist(name) for one in line.split(",")])
         for name in ("x-forwarded-for", "x-forwarded-host")

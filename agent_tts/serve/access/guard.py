@@ -232,8 +232,8 @@ class Guard(Budget):
         if origin is None or origin.lower() in self._origins or any(_is_at(origin, host) for host in hosts):
             return
         raise Forbidden(
-            "this origin is not allowed: add it to auth.allowed_origins; a proxy before the node has to pass on the "
-            "page's Host, or be one of auth.trusted_proxies and send it as X-Forwarded-Host"
+            "this origin is not allowed: add it to auth.allowed_origins, or have the proxy pass on the page's Host "
+            "(X-Forwarded-Host, of auth.trusted_proxies)"
         )
 
     def _is_known_host(self, host: str) -> bool:

@@ -118,7 +118,12 @@ class StreamEndpoint:
                 for message in adapter.encode(Failed(None, error, fatal=True)):
                     kind = "bytes" if isinstance(message, bytes) else "text"
                     await websocket.send({"type": "websocket.send", kind: message})
-                await websocket.close(CLOSE_CODES.get(error.code, 1011), error.message)
+                await websocket.close(CLOSE_CODES.get(error.code, 1011), close_reason(error.message))
+
+
+def close_reason(message: str) -> str:
+    """As much of a message as a close frame has room for (RFC 6455, 5.5)."""
+    return message.encode()[:123].decode(errors="ignore")
 
 
 async def deny(
