@@ -74,11 +74,11 @@ class Caller:
                 if scenario.concurrency is not None:
                     for place, number in enumerate(range(part, scenario.concurrency, parts)):
                         tasks.create_task(self._chain(number, place))
-                else:
-                    ours = (item for item in enumerate(scenario.calls()) if item[1].transport in transports)
-                    for number, call in itertools.islice(ours, part, None, parts):
-                        await _until(start + call.after_s)
-                        tasks.create_task(self.speak(call, start + call.after_s, number))
+                numbered = enumerate(scenario.calls(), scenario.concurrency or 0)
+                ours = (item for item in numbered if item[1].transport in transports)
+                for number, call in itertools.islice(ours, part, None, parts):
+                    await _until(start + call.after_s)
+                    tasks.create_task(self.speak(call, start + call.after_s, number))
 
     async def speak(self, call: ScenarioCall, begin: float, caller: int = 0, place: int = 0) -> CallSample:
         """One call that was to begin at `begin`, from its connection to its end.
@@ -113,8 +113,9 @@ class Caller:
         await asyncio.gather(*(peer.close() for peer in self._peers), self._http.aclose())
 
     async def _chain(self, number: int, place: int) -> None:
+        played_at = 0.0
         for call in self._scenario.chain(number):
-            due = self._start + call.after_s
+            due = max(self._start + call.after_s, played_at)
             await _until(due)
             now = max(due, time.monotonic())  # a sleep may end a moment early, which is before the measurement
             if now >= self._start + self._scenario.end_s:
@@ -122,6 +123,8 @@ class Caller:
             sample = await self.speak(call, now, number, place)
             if self._scenario.once:
                 return
+            if self._scenario.in_phase:
+                played_at = now + sample.audio_s
             if sample.error is not None:
                 await asyncio.sleep(REFUSED_S)
 
@@ -140,7 +143,7 @@ class Caller:
             connection.observer = listener.saw
             connection.listen(CONTEXT, listener)
             connection.send("context.open", context_id=CONTEXT, **self._options(call))
-            await self._say(connection.send, CONTEXT, call.text, listener)
+            await self._say(connection.send, CONTEXT, call, listener)
             await self._listen(call, listener, connection.send, CONTEXT)
             if call.leaving in ("heard_out", "barge_in"):
                 await connection.hang_up()
@@ -148,15 +151,17 @@ class Caller:
             listener.gone = True
             await connection.close(reset=call.leaving == "reset")
 
-    async def _say(self, send: Callable[..., None], context_id: str, text: str, listener: CallListener) -> None:
+    async def _say(
+        self, send: Callable[..., None], context_id: str, call: ScenarioCall, listener: CallListener
+    ) -> None:
         """Send the text of an open context, word by word as a language model does, or at once."""
-        sample, every_s = listener.sample, self._scenario.words_every_ms / 1_000
+        sample, every_s = listener.sample, call.words_every_ms / 1_000
         if not every_s:
             sample.sent_at = sample.sent_at or time.monotonic()
-            send_text(send, context_id, text)
+            send_text(send, context_id, call.text)
             return
         due = time.monotonic()
-        for word in text.split():
+        for word in call.text.split():
             due += every_s
             await _until(due)
             if listener.over.is_set():
@@ -245,7 +250,7 @@ class Caller:
                 listener.over.clear()
                 context_id = f"c{next(self._numbers)}"
                 peer.send("context.open", context_id=context_id, **self._options(call))
-                await self._say(peer.send, context_id, call.text, listener)
+                await self._say(peer.send, context_id, call, listener)
                 if not self._peers:
                     await self._listen(call, listener, peer.send, context_id)
                     return
@@ -293,7 +298,8 @@ async def _came(event: asyncio.Event, seconds: float) -> bool:
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
-    scenario, part, parts = Scenario(**job["scenario"]), job["part"], job["parts"]
+    trace = [ScenarioCall(**call) for call in job["scenario"]["trace"]]
+    scenario, part, parts = Scenario(**job["scenario"] | {"trace": trace}), job["part"], job["parts"]
     caller = Caller(job["urls"], os.environ.get(KEY), scenario)
     try:
         await caller.connect(len(range(part, scenario.peers, parts)))

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from agent_tts.bench.node import by_kind, cpu_percent, pin
 from agent_tts.bench.scenario import CallSample, Scenario
-from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, worst
+from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, together, worst
 from agent_tts.bench.workers import Worker, answers, workers
 from agent_tts.engine_info import FRAME_MS
 
@@ -26,7 +26,7 @@ PEERS_A_CLIENT = 24  # WebRTC
 MESSAGES_A_CLIENT = 3_000  # a second: about a tenth of what keeps a core busy
 
 # Messages of a load, at most nearly.
-MESSAGES_A_CALL = 75  # six seconds of speech
+CALL_S, MESSAGES_A_CALL = 6.0, 75
 MESSAGES_PER_S_PACED, MESSAGES_PER_S_UNPACED = 20, 100  # of each of many callers at once
 
 
@@ -50,6 +50,7 @@ class ScenarioResult:
     window: tuple[float, float]  # when it was measured, on the monotonic clock
     # Figures: `clients`, `client_lag_ms`, `cpu_percent` by kind of process, `cpu_percent_each` by process.
     processes: dict[str, Any]
+    beside: ScenarioResult | None = None  # of the streams beside it, made by processes of their own
 
 
 @asynccontextmanager
@@ -78,8 +79,7 @@ async def prepared(
             pin(pids, "clients", cores)
 
         async def run(start: float) -> ScenarioResult:
-            last_s = scenario.last_s + (scenario.tail_s or 0) if scenario.rate is not None else 0
-            end_s = max(scenario.end_s, last_s) + (scenario.timeout_s or 0)
+            end_s = max(scenario.end_s, scenario.last_s + (scenario.tail_s or 0)) + (scenario.timeout_s or 0)
             window = (start + scenario.warmup_s, start + (scenario.end_s or end_s))
             within_s = start - time.monotonic() + end_s + MARGIN_S
             asked, cpu = await asyncio.gather(
@@ -103,8 +103,14 @@ async def measure(
     node: MeasuredNode, scenario: Scenario, *, clients: int | None = None, cores: Sequence[int] = ()
 ) -> ScenarioResult:
     """Run a scenario now; see `prepared`."""
-    async with prepared(node, scenario, clients=clients, cores=cores) as run:
-        return await run(start_time())
+    async with AsyncExitStack() as stack:
+        run = await stack.enter_async_context(prepared(node, scenario, clients=clients, cores=cores))
+        if not scenario.beside:
+            return await run(start_time())
+        streams = prepared(node, scenario.streams_beside, clients=clients, cores=cores[::-1])
+        run_beside, start = await stack.enter_async_context(streams), start_time()
+        result, beside = await together([run(start), run_beside(start)])
+        return replace(result, beside=beside)
 
 
 def start_time() -> float:
@@ -135,13 +141,11 @@ def clients_for(scenario: Scenario, cores: int = 0) -> int:
     room = cores or max(1, (os.cpu_count() or 1) // 2)
     if scenario.peers:
         return min(math.ceil(scenario.peers / PEERS_A_CLIENT), room)
-    if scenario.rate is not None:
-        messages_per_s, calls = scenario.rate * MESSAGES_A_CALL, max(1, round(scenario.rate))
-    else:
-        calls = scenario.concurrency or 1
-        paced = scenario.session.get("lead_ms") is not None
-        messages_per_s = calls * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
-    return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), calls, room))
+    rate, paced = scenario.rate or 0, scenario.session.get("lead_ms") is not None
+    traced = most_at_once([(call.after_s, call.after_s + CALL_S) for call in scenario.trace], 0, math.inf)
+    at_once = (scenario.concurrency or 0) + traced
+    messages_per_s = rate * MESSAGES_A_CALL + at_once * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
+    return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), round(rate) + at_once, room))
 
 
 # ---------------------------------------------------------------- figures
@@ -211,6 +215,16 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "us_per_frame": us_per_frame(result.processes["cpu_percent"], audio_s_per_s),
         "client_limit": client_limit(result.processes, send_late_ms["p99"]),
     }
+
+
+def request_runs(scenario: Scenario, result: ScenarioResult) -> list[dict[str, Any]]:
+    """`request_figures`; and those of the streams beside it, both with the sum of their audio."""
+    run = request_figures(scenario, result)
+    if result.beside is None:
+        return [run]
+    runs = [run, request_figures(scenario.streams_beside, result.beside)]
+    total = round(sum(one["audio_s_per_s"] for one in runs), 2)
+    return [one | {"sum_audio_s_per_s": total, "us_per_frame": us_per_frame(one["cpu_percent"], total)} for one in runs]
 
 
 def us_per_frame(percent: Mapping[str, float], audio_s_per_s: float) -> dict[str, float]:

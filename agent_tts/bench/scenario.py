@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import json
 import math
@@ -52,18 +53,22 @@ class ScenarioCall:
     seed: int  # of the speech
     leaving: Leaving
     patience_s: float  # until it leaves, unless it hears the speech out
+    words_every_ms: float = 0.0  # the first so long after the context was opened; 0 sends the whole text at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is asked of the node. One of `rate` and `concurrency` is given."""
+    """What is asked of the node: calls of an open loop, `rate` and `trace` together, and chains of a closed one."""
 
     name: str
     rate: float | None = None  # open loop: calls per second, at random times
     count: int | None = None  # of them; None is as many as come before the end
+    trace: Sequence[ScenarioCall] = ()  # open loop: these, in the order of their times
     concurrency: int | None = None  # closed loop: chains of calls, each of which begins when the one before has ended
     once: bool = False  # a chain is one call
+    in_phase: bool = False  # all chains say the same, and each call begins when the one before has been played
     ramp_s: float = 0.0  # in which the chains begin, evenly
+    beside: int = 0  # chains of streams without a pace, which run at the same time and are told apart
     warmup_s: float = 0.0  # not measured
     duration_s: float = 0.0  # measured; 0 with `count`
     hang_up: bool = False  # at the end; otherwise what has begun is heard out
@@ -74,7 +79,7 @@ class Scenario:
     rtc: float = 0.0
     barge_in: float = 0.0
     vanish: float = 0.0  # half of them by a reset, half by closing the connection without a message
-    words_every_ms: float = 0.0  # the first so long after the context was opened; 0 sends the whole text at once
+    words_every_ms: float = 0.0  # of all calls but those of `trace`
     player_delay_ms: float = 0.0  # of a player that counts gaps, after the first chunk
     texts: Sequence[str] = TEXTS
     chars: tuple[int, int] | None = None  # instead: of a text, evenly over its logarithm, in eight languages
@@ -97,9 +102,20 @@ class Scenario:
         """When the last call of an open loop begins, since the start."""
         return max((call.after_s for call in self.calls()), default=0.0)
 
+    @property
+    def streams_beside(self) -> Scenario:
+        """The chains of `beside`: whole texts, and audio as fast as it comes."""
+        times = {"ramp_s": self.warmup_s / 2, "warmup_s": self.warmup_s, "duration_s": self.duration_s}
+        unpaced = {"texts": self.texts, "session": self.session | {"lead_ms": None}}
+        return requests(f"{self.beside} beside", concurrency=self.beside, **times, **unpaced)
+
     def calls(self) -> Iterator[ScenarioCall]:
-        """All calls of an open loop, in the order of their times."""
-        assert self.rate is not None
+        """All calls of the open loop, in the order of their times."""
+        return heapq.merge(self._at_random(), self.trace, key=lambda call: call.after_s)
+
+    def _at_random(self) -> Iterator[ScenarioCall]:
+        if self.rate is None:
+            return
         times, draw, after_s = random.Random(self.seed), random.Random(self.seed), 0.0
         for number in itertools.count():
             after_s += times.expovariate(self.rate)
@@ -108,15 +124,17 @@ class Scenario:
             transport = self._transport(draw)
             language, text = self._text(draw)
             leaving, patience_s = self._leaving(draw)
-            yield ScenarioCall(after_s, transport, text, language, draw.getrandbits(SEED_BITS), leaving, patience_s)
+            how = (draw.getrandbits(SEED_BITS), leaving, patience_s, self.words_every_ms)
+            yield ScenarioCall(after_s, transport, text, language, *how)
 
     def chain(self, number: int) -> Iterator[ScenarioCall]:
         """The calls of one chain of a closed loop."""
         assert self.concurrency is not None
         draw, after_s = random.Random(self.seed + number), self.ramp_s * number / self.concurrency
+        words = random.Random(self.seed) if self.in_phase else draw
         while True:
-            text, seed = draw.choice(self.texts), draw.getrandbits(SEED_BITS)
-            yield ScenarioCall(after_s, self.transport, text, ENGLISH, seed, "heard_out", math.inf)
+            text, how = words.choice(self.texts), (draw.getrandbits(SEED_BITS), "heard_out", math.inf)
+            yield ScenarioCall(after_s, self.transport, text, ENGLISH, *how, self.words_every_ms)
 
     def _transport(self, draw: random.Random) -> Transport:
         if not self.http + self.rtc:
@@ -276,6 +294,17 @@ RTC_SETTLE_S = 2.0  # after it
 def requests(name: str, **fields: Any) -> Scenario:
     """`bench serve` and `bench streams`: requests as strangers make them, each on a new connection."""
     return Scenario(name=name, timeout_s=REQUEST_S, **fields)
+
+
+def burst(count: int, at_s: float, texts: Sequence[str], words_every_ms: float, seed: int = 1) -> list[ScenarioCall]:
+    """`bench serve --burst`: a trace of strangers who come at random times within a second from `at_s` on."""
+    draw = random.Random(seed)
+    times = sorted(at_s + draw.random() for _ in range(count))
+    how = ("heard_out", math.inf, words_every_ms)
+    return [
+        ScenarioCall(at_s, "websocket", draw.choice(texts), ENGLISH, draw.getrandbits(SEED_BITS), *how)
+        for at_s in times
+    ]
 
 
 def _listeners(name: str, count: int, **fields: Any) -> Scenario:

@@ -176,7 +176,12 @@ class ProcessOptions:
 class TextOptions:
     """The texts of requests."""
 
-    words_every_ms: WordsEveryMs = 10
+    words_every_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=60_000, help="Pace of the text; 0 sends it whole; default: 10, with --burst and --in-phase 40."
+        ),
+    ] = None
     words: Annotated[
         int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")
     ] = None
@@ -270,6 +275,15 @@ class ServeOptions:
             help="Instead: this many slots, all busy: unpaced, whole texts, an eighth more requests than slots.",
         ),
     ] = None
+    burst: Annotated[
+        int, typer.Option(min=0, max=10_000, help="So many more within the first second that is measured.")
+    ] = 0
+    beside: Annotated[
+        int, typer.Option(min=0, max=10_000, help="So many streams without a pace beside them, in a row of their own.")
+    ] = 0
+    in_phase: Annotated[
+        bool, typer.Option("--in-phase", help="Requests at once begin within 1 s, and again when they were played.")
+    ] = False
     duration: LoadSeconds = 60
     warmup: Warmup = 10
     text: TextOptions = TEXT

@@ -33,6 +33,7 @@ from agent_tts.bench.runner import (
     measure,
     measured_calls,
     request_figures,
+    request_runs,
     rtc_figures,
 )
 from agent_tts.bench.scenario import REQUEST_S, Scenario
@@ -56,6 +57,8 @@ DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
 REQUESTS_PER_S = 10_000.0  # handshakes from the address of the clients
 SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
+WORDS_EVERY_MS, TOGETHER_EVERY_MS = 10.0, 40.0  # the usual pace; that of callers who come together
+IN_PHASE_S = 1.0  # within which they begin
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 # Columns of tables, see `report.table_of`.
@@ -255,8 +258,11 @@ def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
-    """Print `figures.request_figures` of loads."""
-    print_runs(title, [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS], runs, "{load}")
+    """Print figures of `runner.request_runs`."""
+    total = [("sum", "sum_audio_s_per_s")] if "sum_audio_s_per_s" in runs[0] else []
+    print_runs(
+        title, [*REQUESTS, *total, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS], runs, "{load}"
+    )
 
 
 def print_runs(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[dict[str, Any]], name: str) -> None:
@@ -329,27 +335,46 @@ def hold(kind: str, options: cli.LoadOptions | cli.SoakOptions, loads: Loads, se
 # ---------------------------------------------------------------- the commands
 
 
-def _fields(options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, **fields: Any) -> dict[str, Any]:
+def _fields(
+    options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, usual_ms: float = WORDS_EVERY_MS, **fields: Any
+) -> dict[str, Any]:
     """What the scenarios of a command with texts share."""
     text = options.text
-    return fields | {"words_every_ms": text.words_every_ms, "texts": text.texts, "session": options.voice.session}
+    every_ms = usual_ms if text.words_every_ms is None else text.words_every_ms
+    return fields | {"words_every_ms": every_ms, "texts": text.texts, "session": options.voice.session}
 
 
 def serve(options: cli.ServeOptions) -> None:
     frames, concurrency, saturate = options.text.frames, options.concurrency, options.saturate
+    burst, in_phase, more = options.burst, options.in_phase, options.burst + options.beside
     refuse_frames(options.node, frames)
     if sum(option is not None for option in (options.rate, concurrency, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
-    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration)
+    if in_phase and concurrency is None:
+        raise SettingsError("--in-phase is of requests at once: add --concurrency 496")
+    if saturate is not None and more:
+        raise SettingsError("--saturate has every slot busy: leave --burst and --beside out")
+    usual_ms = TOGETHER_EVERY_MS if burst or in_phase else WORDS_EVERY_MS
+    fields = _fields(options, usual_ms, warmup_s=options.warmup, duration_s=options.duration, beside=options.beside)
+    fields |= {"in_phase": True, "ramp_s": IN_PHASE_S} if in_phase else {}
+    fields["trace"] = scenario.burst(burst, options.warmup, fields["texts"], fields["words_every_ms"])
     if saturate is not None:
         wanted, settings = saturated(saturate, frames, **fields)
     elif concurrency is not None:
         sizes = cli.numbers("--concurrency", concurrency, int)
-        wanted, settings = at_once(sizes, frames, **fields)
+        wanted, settings = at_once(sizes, frames, "in phase" if in_phase else "at once", **fields)
+    elif burst and options.rate is None:
+        wanted, settings = [scenario.requests("", **fields)], {}
     else:
         wanted, settings = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), frames, **fields)
+    if burst:
+        named = f"{burst} within 1 s"
+        wanted = [replace(one, name=f"{one.name} and {named}" if one.name else named) for one in wanted]
+    if more:
+        most = more + max(one.concurrency or math.ceil((one.rate or 0) * SPOKEN_S) for one in wanted)
+        settings = settings | {"slots": most} | limits(most, frames)
     info, results = measured(options, wanted, settings)
-    runs = list(map(request_figures, wanted, results))
+    runs = [run for one, result in zip(wanted, results, strict=True) for run in request_runs(one, result)]
     every_ms = wanted[0].words_every_ms
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
     print_requests(f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {pace}", runs)
@@ -390,7 +415,7 @@ def streams(options: cli.StreamsOptions) -> None:
     wanted, settings = at_once(sizes, options.text.frames, "callers", **fields)
     info, results = measured(options, wanted, settings)
     runs = list(map(request_figures, wanted, results))
-    ahead = f"a word every {options.text.words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
+    ahead = f"a word every {wanted[0].words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
     print_requests(f"{info['engine']}, {info['model']}: {ahead}", runs)
     clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")

@@ -59,6 +59,27 @@ def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results
     assert plot.stat().st_size > 10_000
 
 
+def test_serve_measures_a_burst_among_callers_and_streams_beside_them(tmp_path: Path) -> None:
+    loads = ("--engine", "tone", "--rate", "4", "--burst", "8", "--beside", "3", "--warmup", "1", "--duration", "2")
+    found, printed = measured(tmp_path, "serve", *loads, COLUMNS="240")
+    callers, beside = found["runs"]
+    assert (callers["load"], beside["load"]) == ("4/s and 8 within 1 s", "3 beside")
+    assert "a word every 40 ms" in printed
+    assert (callers["errors"], beside["errors"]) == ({}, {})
+    assert callers["requests"] > 8
+    assert beside["peak_in_flight"] == 3
+    assert found["node"]["settings"]["slots"] == 51
+    assert f" {callers['sum_audio_s_per_s']} " in printed
+
+
+def test_serve_measures_callers_in_phase(tmp_path: Path) -> None:
+    loads = ("--engine", "tone", "--concurrency", "3", "--in-phase", "--words", "3", *QUICK)
+    found, printed = measured(tmp_path, "serve", *loads, COLUMNS="160")
+    (figures,) = found["runs"]
+    assert (figures["load"], figures["errors"], figures["peak_in_flight"]) == ("3 in phase", {}, 3)
+    assert "a word every 40 ms" in printed
+
+
 def test_streams_reports_the_largest_number_without_a_gap(node: str, tmp_path: Path) -> None:
     loads = ("--url", node, "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3")
     found, printed = measured(tmp_path, "streams", *loads)
@@ -151,6 +172,8 @@ def test_a_signal_also_ends_the_node() -> None:
     [
         (("serve", "--rate", "1", "--concurrency", "1"), 2, b"choose one"),
         (("serve", "--rate", "1", "--saturate", "1"), 2, b"choose one"),
+        (("serve", "--saturate", "1", "--beside", "1"), 2, b"leave --burst and --beside out"),
+        (("serve", "--burst", "1", "--in-phase"), 2, b"add --concurrency 496"),
         (("serve", "--url", "127.0.0.1:9", "--frames", "1"), 2, b"--frames is for a node of our own"),
         (("serve", "--url", "127.0.0.1:9", "--synthetic", "tiny"), 2, b"leave them out with --url"),
         (("serve", "--synthetic", "tiny", "--model", "x"), 2, b"choose one"),
