@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CONTEXT = "call"  # the only one on its connection
 REFUSED_S = 0.1  # before a closed loop asks again, so that refusals do not become a storm
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
+Send = Callable[..., None]  # of a connection: the type of a message, and its fields
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 
 
@@ -71,9 +72,8 @@ class Caller:
         end = _on_loop(start + scenario.end_s) if scenario.hang_up else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end), asyncio.TaskGroup() as tasks:
-                if scenario.concurrency is not None:
-                    for place, number in enumerate(range(part, scenario.concurrency, parts)):
-                        tasks.create_task(self._chain(number, place))
+                for place, number in enumerate(range(part, scenario.concurrency or 0, parts)):
+                    tasks.create_task(self._chain(number, place))
                 numbered = enumerate(scenario.calls(), scenario.concurrency or 0)
                 ours = (item for item in numbered if item[1].transport in transports)
                 for number, call in itertools.islice(ours, part, None, parts):
@@ -85,7 +85,7 @@ class Caller:
 
         `place` says which of the peers that were connected before the start it uses.
         """
-        sample = CallSample(call.transport, call.leaving, caller, begin)
+        sample = CallSample(call.transport, call.leaving, caller, begin, call.kind)
         self.samples.append(sample)
         listener = CallListener(sample, self._scenario.player_delay_ms, self._window)
         make = {
@@ -130,7 +130,8 @@ class Caller:
 
     def _options(self, call: ScenarioCall) -> dict[str, Any]:
         """What a context is opened with."""
-        return {"timestamps": "none", **self._scenario.session, "language": call.language, "seed": call.seed}
+        session = self._scenario.session | call.session
+        return {"timestamps": "none", **session, "language": call.language, "seed": call.seed}
 
     async def _over_websocket(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         if self._scenario.traced:
@@ -151,9 +152,7 @@ class Caller:
             listener.gone = True
             await connection.close(reset=call.leaving == "reset")
 
-    async def _say(
-        self, send: Callable[..., None], context_id: str, call: ScenarioCall, listener: CallListener
-    ) -> None:
+    async def _say(self, send: Send, context_id: str, call: ScenarioCall, listener: CallListener) -> None:
         """Send the text of an open context, word by word as a language model does, or at once."""
         sample, every_s = listener.sample, call.words_every_ms / 1_000
         if not every_s:
@@ -172,9 +171,7 @@ class Caller:
             send("text.append", context_id=context_id, text=f"{word} ")
         send("context.end", context_id=context_id)
 
-    async def _listen(
-        self, call: ScenarioCall, listener: CallListener, send: Callable[..., None], context_id: str
-    ) -> None:
+    async def _listen(self, call: ScenarioCall, listener: CallListener, send: Send, context_id: str) -> None:
         """Hear the speech as long as it is to be heard, and, of a load, what the node has to say of its end."""
         if self._scenario.tail_s is None:
             await listener.over.wait()
@@ -196,9 +193,11 @@ class Caller:
         return min(call.patience_s, max(0.0, self._leave_at - time.monotonic()))
 
     async def _over_http(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
-        voice = self._scenario.session.get("voice")
-        body = {"input": call.text, "voice": voice, "language": call.language, "response_format": "pcm"}
-        listener.sample.sent_at = time.monotonic()
+        asked, every_s = self._options(call), call.words_every_ms / 1_000
+        named = ("voice", "model" if "model" in asked else "language")  # OpenAI's API has no language
+        body = {"input": call.text, "response_format": "pcm"} | {name: asked.get(name) for name in named}
+        listener.sample.sent_at = time.monotonic() + every_s
+        await asyncio.sleep(every_s * len(call.text.split()))  # a request has the whole text
         async with asyncio.TaskGroup() as tasks:
             hearing = tasks.create_task(self._hear(body, listener), name="call over HTTP")
             if call.leaving == "barge_in":

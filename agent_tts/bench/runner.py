@@ -26,7 +26,7 @@ PEERS_A_CLIENT = 24  # WebRTC
 MESSAGES_A_CLIENT = 3_000  # a second: about a tenth of what keeps a core busy
 
 # Messages of a load, at most nearly.
-CALL_S, MESSAGES_A_CALL = 6.0, 75
+MESSAGES_A_CALL = 75  # six seconds of speech
 MESSAGES_PER_S_PACED, MESSAGES_PER_S_UNPACED = 20, 100  # of each of many callers at once
 
 
@@ -50,7 +50,7 @@ class ScenarioResult:
     window: tuple[float, float]  # when it was measured, on the monotonic clock
     # Figures: `clients`, `client_lag_ms`, `cpu_percent` by kind of process, `cpu_percent_each` by process.
     processes: dict[str, Any]
-    beside: ScenarioResult | None = None  # of the streams beside it, made by processes of their own
+    beside: Sequence[ScenarioResult] = ()  # of the streams beside it, if any, made by processes of their own
 
 
 @asynccontextmanager
@@ -104,12 +104,10 @@ async def measure(
 ) -> ScenarioResult:
     """Run a scenario now; see `prepared`."""
     async with AsyncExitStack() as stack:
-        run = await stack.enter_async_context(prepared(node, scenario, clients=clients, cores=cores))
-        if not scenario.beside:
-            return await run(start_time())
-        streams = prepared(node, scenario.streams_beside, clients=clients, cores=cores[::-1])
-        run_beside, start = await stack.enter_async_context(streams), start_time()
-        result, beside = await together([run(start), run_beside(start)])
+        wanted = [(scenario, cores), (scenario.streams_beside, cores[::-1])][: 1 + bool(scenario.beside)]
+        runs = [await stack.enter_async_context(prepared(node, one, clients=clients, cores=on)) for one, on in wanted]
+        start = start_time()
+        result, *beside = await together(run(start) for run in runs)
         return replace(result, beside=beside)
 
 
@@ -130,7 +128,7 @@ def _groups(scenario: Scenario, clients: int | None, cores: int) -> list[tuple[l
     if scenario.transport == "rtc":
         return [(["rtc"], parts)]
     streamed = [(["websocket", "http"], parts)]
-    return [*streamed, (["rtc"], 1)] if scenario.rtc else streamed
+    return [*streamed, (["rtc"], 1)] if any(call.transport == "rtc" for call in scenario.calls()) else streamed
 
 
 def clients_for(scenario: Scenario, cores: int = 0) -> int:
@@ -142,8 +140,7 @@ def clients_for(scenario: Scenario, cores: int = 0) -> int:
     if scenario.peers:
         return min(math.ceil(scenario.peers / PEERS_A_CLIENT), room)
     rate, paced = scenario.rate or 0, scenario.session.get("lead_ms") is not None
-    traced = most_at_once([(call.after_s, call.after_s + CALL_S) for call in scenario.trace], 0, math.inf)
-    at_once = (scenario.concurrency or 0) + traced
+    at_once = (scenario.concurrency or 0) + scenario.most_traced
     messages_per_s = rate * MESSAGES_A_CALL + at_once * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
     return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), round(rate) + at_once, room))
 
@@ -218,12 +215,14 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
 
 
 def request_runs(scenario: Scenario, result: ScenarioResult) -> list[dict[str, Any]]:
-    """`request_figures`; and those of the streams beside it, both with the sum of their audio."""
-    run = request_figures(scenario, result)
-    if result.beside is None:
-        return [run]
-    runs = [run, request_figures(scenario.streams_beside, result.beside)]
-    total = round(sum(one["audio_s_per_s"] for one in runs), 2)
+    """`request_figures`, also of each kind of call, and of the streams beside it, with the sum of their audio."""
+    parts = [(scenario, result), *((scenario.streams_beside, beside) for beside in result.beside)]
+    kinds = sorted({sample.kind for sample in result.samples})
+    for kind in kinds if len(kinds) > 1 else ():
+        some = replace(result, samples=[sample for sample in result.samples if sample.kind == kind])
+        parts.append((replace(scenario, name=kind), some))
+    runs = [request_figures(*part) for part in parts]
+    total = round(sum(run["audio_s_per_s"] for run in runs[: 1 + len(result.beside)]), 2)
     return [one | {"sum_audio_s_per_s": total, "us_per_frame": us_per_frame(one["cpu_percent"], total)} for one in runs]
 
 

@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from agent_tts.bench.statistics import Player, percentile
+from agent_tts.bench.statistics import Player, most_at_once, percentile
 from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.sound.silence import audible_at
 
@@ -44,16 +45,25 @@ SEED_BITS = 31
 
 @dataclass(frozen=True, slots=True)
 class ScenarioCall:
-    """One request."""
+    """One request. What a file has of it is checked."""
 
-    after_s: float  # since the start of the scenario
-    transport: Transport
-    text: str
-    language: str  # of the text
-    seed: int  # of the speech
-    leaving: Leaving
-    patience_s: float  # until it leaves, unless it hears the speech out
-    words_every_ms: float = 0.0  # the first so long after the context was opened; 0 sends the whole text at once
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    after_s: Annotated[float, Field(ge=0, le=86_400)]  # since the start of the scenario
+    text: Annotated[str, Field(min_length=1)]
+    transport: Transport = "websocket"
+    language: str = ENGLISH  # of the text
+    seed: int = 0  # of the speech
+    leaving: Leaving = "heard_out"
+    patience_s: float = math.inf  # until it leaves, unless it hears the speech out
+    words_every_ms: Annotated[float, Field(ge=0, le=60_000)] = 0.0  # 0 sends the whole text at once
+    session: dict[str, Any] = field(default_factory=dict)  # what is not as in the scenario's
+
+    @property
+    def kind(self) -> str:
+        """By which calls of a trace are told apart."""
+        unpaced = self.transport == "http" or self.session.get("lead_ms", 0) is None
+        return f"{self.transport}, no pace" if unpaced else self.transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +113,11 @@ class Scenario:
         return max((call.after_s for call in self.calls()), default=0.0)
 
     @property
+    def most_traced(self) -> int:
+        """How many calls of the trace go on at once, none of which takes more than 10 s."""
+        return most_at_once([(call.after_s, call.after_s + SPOKEN_S) for call in self.trace], 0, math.inf)
+
+    @property
     def streams_beside(self) -> Scenario:
         """The chains of `beside`: whole texts, and audio as fast as it comes."""
         times = {"ramp_s": self.warmup_s / 2, "warmup_s": self.warmup_s, "duration_s": self.duration_s}
@@ -125,7 +140,7 @@ class Scenario:
             language, text = self._text(draw)
             leaving, patience_s = self._leaving(draw)
             how = (draw.getrandbits(SEED_BITS), leaving, patience_s, self.words_every_ms)
-            yield ScenarioCall(after_s, transport, text, language, *how)
+            yield ScenarioCall(after_s, text, transport, language, *how)
 
     def chain(self, number: int) -> Iterator[ScenarioCall]:
         """The calls of one chain of a closed loop."""
@@ -133,8 +148,8 @@ class Scenario:
         draw, after_s = random.Random(self.seed + number), self.ramp_s * number / self.concurrency
         words = random.Random(self.seed) if self.in_phase else draw
         while True:
-            text, how = words.choice(self.texts), (draw.getrandbits(SEED_BITS), "heard_out", math.inf)
-            yield ScenarioCall(after_s, self.transport, text, ENGLISH, *how, self.words_every_ms)
+            how = (self.transport, ENGLISH, draw.getrandbits(SEED_BITS))
+            yield ScenarioCall(after_s, words.choice(self.texts), *how, words_every_ms=self.words_every_ms)
 
     def _transport(self, draw: random.Random) -> Transport:
         if not self.http + self.rtc:
@@ -169,6 +184,7 @@ class CallSample:
     leaving: Leaving
     caller: int  # of a closed loop the number of its chain, otherwise of the call
     begin: float  # when it was to begin
+    kind: str = ""  # of the call
     connected_at: float | None = None  # when the node had greeted it; WebSocket
     trace_id: str | None = None  # of a traced call
     sent_at: float | None = None  # when its first text was sent; of an idle connection, when it was made
@@ -281,6 +297,9 @@ class CallListener:
             self.sample.least_margin_ms = round(self._player.least_margin_s * 1_000, 3)
 
 
+SPOKEN_S = 10.0  # no request takes longer, but for long texts
+MIX_S = 600.0  # a trace may have them
+LLM_MS = 40.0  # a word of a language model
 REQUEST_S = 60.0  # a request of `bench serve` that takes longer has failed
 TAIL_S = 20.0
 SESSIONS, SESSION_S = 64, 3.0  # at once, on average; how long one takes, with sentences of voice agents
@@ -296,15 +315,12 @@ def requests(name: str, **fields: Any) -> Scenario:
     return Scenario(name=name, timeout_s=REQUEST_S, **fields)
 
 
-def burst(count: int, at_s: float, texts: Sequence[str], words_every_ms: float, seed: int = 1) -> list[ScenarioCall]:
-    """`bench serve --burst`: a trace of strangers who come at random times within a second from `at_s` on."""
+def burst(count: int, at_s: float, texts: Sequence[str], seed: int = 1) -> list[ScenarioCall]:
+    """`bench serve --burst`: a trace of strangers who come within a second from `at_s` on, a word every 40 ms."""
     draw = random.Random(seed)
     times = sorted(at_s + draw.random() for _ in range(count))
-    how = ("heard_out", math.inf, words_every_ms)
-    return [
-        ScenarioCall(at_s, "websocket", draw.choice(texts), ENGLISH, draw.getrandbits(SEED_BITS), *how)
-        for at_s in times
-    ]
+    how = {"words_every_ms": LLM_MS}
+    return [ScenarioCall(at, draw.choice(texts), seed=draw.getrandbits(SEED_BITS), **how) for at in times]
 
 
 def _listeners(name: str, count: int, **fields: Any) -> Scenario:

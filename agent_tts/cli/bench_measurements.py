@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import load as loads
+from agent_tts.bench import mix as mixes
 from agent_tts.bench import report, scenario
 from agent_tts.bench.load import Outcome
 from agent_tts.bench.node import own_node, pin
@@ -36,7 +37,7 @@ from agent_tts.bench.runner import (
     request_runs,
     rtc_figures,
 )
-from agent_tts.bench.scenario import REQUEST_S, Scenario
+from agent_tts.bench.scenario import LLM_MS, MIX_S, REQUEST_S, SPOKEN_S, Scenario
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
 
 T = TypeVar("T")
+Times = list[tuple[str, list[float]]]  # to first audio, ms, of each load
 
 # What `bench frame` has in 8 bits: weights, cache.
 FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, False), "both": (True, True)}
@@ -56,9 +58,7 @@ FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, Fals
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
 REQUESTS_PER_S = 10_000.0  # handshakes from the address of the clients
-SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
-WORDS_EVERY_MS, TOGETHER_EVERY_MS = 10.0, 40.0  # the usual pace; that of callers who come together
-IN_PHASE_S = 1.0  # within which they begin
+IN_PHASE_S = 1.0  # within which callers begin
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 # Columns of tables, see `report.table_of`.
@@ -72,6 +72,7 @@ REQUESTS = [
         ("callers", "callers_with_gaps"),
         ("longest", "longest_gap_ms"),
         ("audio s/s", "audio_s_per_s"),
+        ("in all", "sum_audio_s_per_s"),
     ),
 ]
 
@@ -95,7 +96,7 @@ class BenchCheckpoint:
 
 @asynccontextmanager
 async def target(
-    options: cli.ModelOptions, session: Mapping[str, Any], **settings: object
+    options: cli.OwnNodeOptions, session: Mapping[str, Any], **settings: object
 ) -> AsyncIterator[tuple[MeasuredNode, dict[str, Any]]]:
     """The running node that the options name, or a new one with these settings; and what it tells of itself.
 
@@ -104,6 +105,13 @@ async def target(
     refuses the session.
     """
     if isinstance(options, cli.NodeOptions) and options.url is not None:
+        if "limits__max_frames" in settings:
+            raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
+        if options.openai:
+            asked = {"model": "tts-1", "voice": session.get("voice") or "alloy"}
+            url = http_url(options.url.rstrip("/").removesuffix("/v1"))
+            yield MeasuredNode("", url, options.key, session=asked), {"engine": options.url, **asked}
+            return
         node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
         yield node, await _info(node)
         return
@@ -121,7 +129,7 @@ async def target(
 
 
 @contextmanager
-def checkpoint(options: cli.ModelOptions) -> Iterator[BenchCheckpoint | None]:
+def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
     """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block."""
     if not options.has_model:
         yield None
@@ -223,33 +231,33 @@ def limits(connections: int, frames: int | None = None) -> dict[str, object]:
     return settings if frames is None else settings | {"limits__max_frames": frames}
 
 
-def refuse_frames(node: cli.NodeOptions, frames: int | None) -> None:
-    """Raise SettingsError: --frames is given for a running node."""
-    if frames is not None and node.url is not None:
-        raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
+def room(wanted: Sequence[Scenario], frames: int | None, slots: int | None = None) -> dict[str, object]:
+    """Settings of a node that is started: connections for whoever may come at once, and slots, or so many of them."""
+    most = max(one.concurrency or math.ceil((one.rate or 0) * SPOKEN_S) for one in wanted)
+    more = wanted[0].most_traced + wanted[0].beside
+    settings = limits(most + more, frames)
+    if slots is not None:
+        return settings | {"slots": slots, "timeouts__queue_s": REQUEST_S}
+    return settings | ({"slots": most + more} if wanted[0].concurrency or more else {})
 
 
-Load = tuple[list[Scenario], dict[str, object]]  # and the settings that a node needs for it
-
-
-def at_random(rates: Sequence[float], frames: int | None, **fields: Any) -> Load:
+def at_random(rates: Sequence[float], **fields: Any) -> list[Scenario]:
     """Requests at random times, so many a second in each run."""
-    loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in rates]
-    return loads, limits(math.ceil(max(rates) * SPOKEN_S), frames)
+    return [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in rates]
 
 
-def at_once(sizes: Sequence[int], frames: int | None, name: str = "at once", **fields: Any) -> Load:
-    """So many requests at once in each run, which begin in the first half of the warm-up."""
+def at_once(sizes: Sequence[int], name: str = "at once", **fields: Any) -> list[Scenario]:
+    """So many requests at once in each run, which begin in the first half of the warm-up, or within a second."""
+    if fields.get("in_phase"):
+        name, fields = "in phase", fields | {"ramp_s": IN_PHASE_S}
     fields = {"ramp_s": fields["warmup_s"] / 2} | fields
-    loads = [scenario.requests(f"{size} {name}", concurrency=size, **fields) for size in sizes]
-    return loads, {"slots": max(sizes)} | limits(max(sizes), frames)
+    return [scenario.requests(f"{size} {name}", concurrency=size, **fields) for size in sizes]
 
 
-def saturated(slots: int, frames: int | None, **fields: Any) -> Load:
+def saturated(slots: int, **fields: Any) -> list[Scenario]:
     """So many slots, all busy, with whole texts and unpaced audio: no slot waits for a client."""
     fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
-    loads, settings = at_once([slots + math.ceil(slots / OVER_SLOTS)], frames, **fields)
-    return loads, settings | {"slots": slots, "timeouts__queue_s": REQUEST_S}
+    return at_once([slots + math.ceil(slots / OVER_SLOTS)], **fields)
 
 
 def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -257,19 +265,27 @@ def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(f"cpu % {name}", f"cpu_percent.{name}") for name in runs[0]["cpu_percent"]]
 
 
-def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
-    """Print figures of `runner.request_runs`."""
-    total = [("sum", "sum_audio_s_per_s")] if "sum_audio_s_per_s" in runs[0] else []
+def told(
+    options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object], about: str
+) -> tuple[dict[str, Any], list[dict[str, Any]], Times]:
+    """Measure requests, and print their figures: what the node tells of itself, `runner.request_runs`, and times."""
+    info, results = measured(options, wanted, settings)
+    found = list(zip(wanted, results, strict=True))
+    runs = [run for pair in found for run in request_runs(*pair)]
+    columns = [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS]
     print_runs(
-        title, [*REQUESTS, *total, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS], runs, "{load}"
+        f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}", columns, runs, "{load}"
     )
+    print_memory(info)
+    return info, runs, [(one.name, first_audio_ms(measured_calls(result))) for one, result in found]
 
 
 def print_runs(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[dict[str, Any]], name: str) -> None:
     """Print runs as `report.table_of` does, and the processes of each, whose `name` is made of its figures."""
     report.table_of(title, columns, runs)
-    for run in runs:
-        print_processes(name.format_map(run), run)
+    for before, run in zip([{}, *runs], runs, strict=False):
+        if run["cpu_percent_each"] is not before.get("cpu_percent_each"):  # kinds of calls have the same processes
+            print_processes(name.format_map(run), run)
 
 
 def print_processes(name: str, run: Mapping[str, Any]) -> None:
@@ -335,52 +351,50 @@ def hold(kind: str, options: cli.LoadOptions | cli.SoakOptions, loads: Loads, se
 # ---------------------------------------------------------------- the commands
 
 
-def _fields(
-    options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, usual_ms: float = WORDS_EVERY_MS, **fields: Any
-) -> dict[str, Any]:
+def _fields(options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, **fields: Any) -> dict[str, Any]:
     """What the scenarios of a command with texts share."""
     text = options.text
-    every_ms = usual_ms if text.words_every_ms is None else text.words_every_ms
-    return fields | {"words_every_ms": every_ms, "texts": text.texts, "session": options.voice.session}
+    return fields | {"words_every_ms": text.words_every_ms, "texts": text.texts, "session": options.voice.session}
 
 
 def serve(options: cli.ServeOptions) -> None:
     frames, concurrency, saturate = options.text.frames, options.concurrency, options.saturate
-    burst, in_phase, more = options.burst, options.in_phase, options.burst + options.beside
-    refuse_frames(options.node, frames)
+    burst, beside, in_phase = options.burst, options.beside, options.in_phase
     if sum(option is not None for option in (options.rate, concurrency, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
     if in_phase and concurrency is None:
         raise SettingsError("--in-phase is of requests at once: add --concurrency 496")
-    if saturate is not None and more:
-        raise SettingsError("--saturate has every slot busy: leave --burst and --beside out")
-    usual_ms = TOGETHER_EVERY_MS if burst or in_phase else WORDS_EVERY_MS
-    fields = _fields(options, usual_ms, warmup_s=options.warmup, duration_s=options.duration, beside=options.beside)
-    fields |= {"in_phase": True, "ramp_s": IN_PHASE_S} if in_phase else {}
-    fields["trace"] = scenario.burst(burst, options.warmup, fields["texts"], fields["words_every_ms"])
+    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, beside=beside, in_phase=in_phase)
+    fields["trace"] = scenario.burst(burst, options.warmup, options.text.texts)
     if saturate is not None:
-        wanted, settings = saturated(saturate, frames, **fields)
+        wanted = saturated(saturate, **fields)
     elif concurrency is not None:
-        sizes = cli.numbers("--concurrency", concurrency, int)
-        wanted, settings = at_once(sizes, frames, "in phase" if in_phase else "at once", **fields)
+        wanted = at_once(cli.numbers("--concurrency", concurrency, int), **fields)
     elif burst and options.rate is None:
-        wanted, settings = [scenario.requests("", **fields)], {}
+        wanted = [scenario.requests("burst", **fields)]
     else:
-        wanted, settings = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), frames, **fields)
-    if burst:
-        named = f"{burst} within 1 s"
-        wanted = [replace(one, name=f"{one.name} and {named}" if one.name else named) for one in wanted]
-    if more:
-        most = more + max(one.concurrency or math.ceil((one.rate or 0) * SPOKEN_S) for one in wanted)
-        settings = settings | {"slots": most} | limits(most, frames)
-    info, results = measured(options, wanted, settings)
-    runs = [run for one, result in zip(wanted, results, strict=True) for run in request_runs(one, result)]
+        wanted = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), **fields)
     every_ms = wanted[0].words_every_ms
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
-    print_requests(f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {pace}", runs)
-    print_memory(info)
-    times = [(one.name, first_audio_ms(measured_calls(result))) for one, result in zip(wanted, results, strict=True)]
+    pace += f"; {burst} more within 1 s, a word every {LLM_MS:g} ms" if burst else ""
+    info, runs, times = told(options, wanted, room(wanted, frames, saturate), pace)
     options.outputs.write("serve", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
+
+
+def mix(options: cli.MixOptions) -> None:
+    info, runs, times = played(options)
+    options.outputs.write("mix", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
+
+
+def played(options: cli.MixOptions) -> tuple[dict[str, Any], list[dict[str, Any]], Times]:
+    """Play a trace to a node, or to a server of OpenAI's API; what `told` tells."""
+    calls = mixes.calls_of(options.trace, options.conversations, options.seconds, options.seed)
+    peers = {"limits__rtc_peers": 1 + sum(call.transport == "rtc" for call in calls)}
+    if options.node.openai:
+        calls = [replace(call, transport="http", session={}) for call in calls]
+    times = {"duration_s": calls[-1].after_s + SPOKEN_S, "tail_s": MIX_S}
+    wanted = [Scenario(name=options.trace, trace=calls, session=options.voice.session, **times)]
+    return told(options, wanted, room(wanted, options.frames) | peers, "of all calls, and of each kind")
 
 
 def trace(options: cli.TraceOptions) -> None:
@@ -389,9 +403,9 @@ def trace(options: cli.TraceOptions) -> None:
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
-    wanted, settings = at_random(cli.numbers("--rate", options.rate, float), options.text.frames, **fields)
+    wanted = at_random(cli.numbers("--rate", options.rate, float), **fields)
     with stages.collector() as spans:
-        settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
+        settings = room(wanted, options.text.frames) | {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, results = measured(options, wanted, settings)
     points = spans.events("context")
     runs = []
@@ -409,17 +423,13 @@ def trace(options: cli.TraceOptions) -> None:
 
 
 def streams(options: cli.StreamsOptions) -> None:
-    refuse_frames(options.node, options.text.frames)
     sizes = cli.numbers("--streams", options.streams, int)
     fields = _fields(options, ramp_s=options.ramp, warmup_s=options.ramp, duration_s=options.seconds)
-    wanted, settings = at_once(sizes, options.text.frames, "callers", **fields)
-    info, results = measured(options, wanted, settings)
-    runs = list(map(request_figures, wanted, results))
-    ahead = f"a word every {wanted[0].words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
-    print_requests(f"{info['engine']}, {info['model']}: {ahead}", runs)
+    wanted = at_once(sizes, "callers", **fields)
+    ahead = f"a word every {options.text.words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
+    info, runs, _ = told(options, wanted, room(wanted, options.text.frames), ahead)
     clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
-    print_memory(info)
     series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
     title = f"{info['engine']} engine, {clean} callers without a gap"
     options.outputs.write("streams", info, runs, lambda plot: plot.lines(title, sizes, series, ("callers", "CPU, %")))
@@ -449,8 +459,8 @@ def fronts(options: cli.FrontsOptions) -> None:
     runs: list[dict[str, Any]] = []
     fields = {"warmup_s": options.warmup, "duration_s": options.duration, "session": options.voice.session}
     for size in sizes:
-        wanted, settings = saturated(slots * size, options.frames, **fields)
-        settings |= {"slots": slots, "engines": size, "fronts": size}
+        wanted = saturated(slots * size, **fields)
+        settings = room(wanted, options.frames, slots) | {"engines": size, "fronts": size}
         info, (result,) = measured(options, wanted, settings)
         runs.append({"fronts": size, **request_figures(wanted[0], result)})
     found = [run["frames_per_s"] for run in runs]

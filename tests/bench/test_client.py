@@ -25,7 +25,7 @@ from agent_tts.bench.runner import (
     request_runs,
     session_figures,
 )
-from agent_tts.bench.scenario import Scenario, burst, requests
+from agent_tts.bench.scenario import Scenario, ScenarioCall, burst, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
@@ -98,7 +98,7 @@ async def test_callers_in_phase_begin_again_when_their_speech_has_been_played() 
 
 async def test_a_burst_and_streams_beside_it_are_told_apart() -> None:
     """The streams have processes of their own, so that they do not make the measured callers' clients late."""
-    strangers = burst(6, 0.5, SHORT, 5)
+    strangers = burst(6, 0.5, SHORT)
     load = requests("", trace=strangers, warmup_s=0.5, duration_s=1.5, beside=2, session={"lead_ms": 1_000})
     async with running_node(slots=8) as node:
         found = await measure(at(node), load, clients=1)
@@ -187,6 +187,32 @@ async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     assert all(one.started for one in found.samples if one.transport != "http")
     assert figures["ttfa_ms"]["p50"] > 0
     assert figures["late_ms"]["p50"] is not None
+
+
+async def test_each_call_of_a_trace_has_its_own_way() -> None:
+    """Its time, transport, voice, pace of words and of audio, and its end; a request over HTTP waits for its words."""
+    text = "one two three four five six seven eight nine ten"
+    calls = [
+        ScenarioCall(0.0, text, session={"voice": "tone-660"}),
+        ScenarioCall(0.1, text, session=UNPACED),
+        ScenarioCall(0.2, text, words_every_ms=20),
+        ScenarioCall(0.3, text, "http", words_every_ms=20),
+        ScenarioCall(0.4, text, "rtc"),
+        ScenarioCall(0.5, text, leaving="barge_in", patience_s=0.3),
+    ]
+    wanted = Scenario(name="", trace=calls, duration_s=5, tail_s=20)
+    async with running_node(slots=6) as node:
+        found = await measure(at(node), wanted)
+    assert [one.error for one in found.samples] == [None] * 6
+    start = found.samples[0].begin
+    assert [one.begin - start for one in found.samples] == pytest.approx([call.after_s for call in calls])
+    paced, unpaced, words, http, rtc, interrupted = found.samples
+    assert [one.kind for one in found.samples] == [call.kind for call in calls]
+    assert (unpaced.kind, http.kind, rtc.kind) == ("websocket, no pace", "http, no pace", "rtc")
+    assert paced.stay_s > 1 > unpaced.stay_s  # 2.4 s of speech, of which 1 s comes ahead
+    assert words.ttfa_ms < 20 * 9 < http.ttfa_ms
+    assert (interrupted.reason, paced.reason) == ("cancelled", "end")
+    assert interrupted.audio_s < paced.audio_s
 
 
 async def test_an_interrupted_call_ends_once_and_a_vanished_one_is_released() -> None:

@@ -66,8 +66,8 @@ def test_a_chain_repeats_its_texts_for_a_seed_and_chains_begin_within_the_ramp()
 
 
 def test_a_burst_comes_within_a_second_among_the_other_calls() -> None:
-    together = burst(512, 3.0, TEXTS, 40)
-    assert together == burst(512, 3.0, TEXTS, 40)
+    together = burst(512, 3.0, TEXTS)
+    assert together == burst(512, 3.0, TEXTS)
     assert 3.0 <= together[0].after_s < 3.02
     assert 3.98 < together[-1].after_s < 4.0
     assert len({call.seed for call in together}) == 512
@@ -94,9 +94,7 @@ def test_callers_in_phase_say_the_same_as_others_and_never_the_same_seed() -> No
 def test_streams_beside_have_no_pace_and_last_as_long() -> None:
     session = {"voice": "tone-660", "lead_ms": 1_000}
     times = {"warmup_s": 4.0, "duration_s": 9.0}
-    load = requests(
-        "10/s", rate=10, beside=288, words_every_ms=10, session=session, trace=burst(2, 0, TEXTS, 40), **times
-    )
+    load = requests("10/s", rate=10, beside=288, words_every_ms=10, session=session, trace=burst(2, 0, TEXTS), **times)
     beside = load.streams_beside
     assert (beside.name, beside.concurrency, beside.end_s, beside.ramp_s) == ("288 beside", 288, 13, 2)
     assert beside.session == {"voice": "tone-660", "lead_ms": None}
@@ -146,8 +144,8 @@ def test_texts_have_the_requested_number_of_words(words: int) -> None:
         (requests("", concurrency=256), 16, 8),  # half of the cores are for the node
         (requests("", concurrency=256), 1, 1),
         (requests("", concurrency=1_000, session={"lead_ms": 1_000}), 64, 7),
-        (requests("", rate=10, trace=burst(512, 3, TEXTS, 40), session={"lead_ms": 1_000}), 64, 4),
-        (requests("", trace=[*burst(60, 3, TEXTS, 40), *burst(60, 30, TEXTS, 40)]), 64, 2),  # one after the other
+        (requests("", rate=10, trace=burst(512, 3, TEXTS), session={"lead_ms": 1_000}), 64, 4),
+        (requests("", trace=[*burst(60, 3, TEXTS), *burst(60, 30, TEXTS)]), 64, 2),  # one after the other
         (scenarios.rtc_peers(1_000, 20, 40, {}), 32, 16),
         (scenarios.rtc_peers(48, 20, 40, {}), 32, 2),
     ],
@@ -187,13 +185,25 @@ def test_streams_beside_are_told_apart_with_the_sum_of_both() -> None:
     one = sample(sent_at=10.0, first_audio_at=10.1, ended_at=11.0, measured_audio_s=1.0)
     stream = sample(sent_at=10.0, first_audio_at=10.5, ended_at=11.0, measured_audio_s=20.0, gaps=[(11.0, 0.25)])
     wanted = requests("10/s", rate=10, duration_s=2, beside=4)
-    alone, beside = request_runs(wanted, dataclasses.replace(result(one), beside=result(stream)))
+    alone, beside = request_runs(wanted, dataclasses.replace(result(one), beside=[result(stream)]))
     assert (alone["load"], alone["ttfa_ms"]["p50"], alone["callers_with_gaps"]) == ("10/s", 100, 0)
     assert (beside["load"], beside["ttfa_ms"]["p50"], beside["longest_gap_ms"]) == ("4 beside", 500, 250)
     assert (alone["audio_s_per_s"], beside["audio_s_per_s"]) == (0.5, 10.0)
     assert alone["sum_audio_s_per_s"] == beside["sum_audio_s_per_s"] == 10.5
     assert alone["us_per_frame"] == beside["us_per_frame"] == us_per_frame(PROCESSES["cpu_percent"], 10.5)
-    assert "sum_audio_s_per_s" not in request_runs(wanted, result(one))[0]
+    assert request_runs(wanted, result(one))[0]["sum_audio_s_per_s"] == 0.5
+
+
+def test_kinds_of_calls_are_told_apart_where_there_are_several() -> None:
+    paced = sample(sent_at=10.0, first_audio_at=10.1, measured_audio_s=1.0, kind="websocket")
+    unpaced = sample(sent_at=10.0, first_audio_at=10.3, measured_audio_s=2.0, kind="http, no pace", gaps=[(11.0, 0.25)])
+    unpaced.caller = 1
+    wanted = requests("day", duration_s=2)
+    runs = request_runs(wanted, result(paced, unpaced))
+    found = [(run["load"], run["requests"], run["ttfa_ms"]["p100"], run["callers_with_gaps"]) for run in runs]
+    assert found == [("day", 2, 300, 1), ("http, no pace", 1, 300, 1), ("websocket", 1, 100, 0)]
+    assert {run["sum_audio_s_per_s"] for run in runs} == {1.5}
+    assert [run["load"] for run in request_runs(wanted, result(paced))] == ["day"]
 
 
 def test_the_cost_of_a_process_is_its_cpu_time_per_frame() -> None:
