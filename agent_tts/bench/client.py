@@ -34,6 +34,7 @@ CONTEXT = "call"  # the only one on its connection
 REFUSED_S = 0.1  # before a closed loop asks again, so that refusals do not become a storm
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 Send = Callable[..., None]  # of a connection: the type of a message, and its fields
+CPU_READ_S = 0.1  # after the measurement its process is still there
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 
 
@@ -79,6 +80,7 @@ class Caller:
                 for number, call in itertools.islice(ours, part, None, parts):
                     await _until(start + call.after_s)
                     tasks.create_task(self.speak(call, start + call.after_s, number))
+                await _until(start + scenario.end_s + CPU_READ_S)
 
     async def speak(self, call: ScenarioCall, begin: float, caller: int = 0, place: int = 0) -> CallSample:
         """One call that was to begin at `begin`, from its connection to its end.
@@ -194,8 +196,8 @@ class Caller:
 
     async def _over_http(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         asked, every_s = self._options(call), call.words_every_ms / 1_000
-        named = ("voice", "model" if "model" in asked else "language")  # OpenAI's API has no language
-        body = {"input": call.text, "response_format": "pcm"} | {name: asked.get(name) for name in named}
+        named = ("voice", "instructions", "model" if "model" in asked else "language")  # OpenAI's API has no language
+        body = {"input": call.text, "response_format": "pcm"} | {name: asked[name] for name in named if asked.get(name)}
         listener.sample.sent_at = time.monotonic() + every_s
         await asyncio.sleep(every_s * len(call.text.split()))  # a request has the whole text
         async with asyncio.TaskGroup() as tasks:

@@ -45,7 +45,7 @@ def calls_of(trace: str, conversations: int, seconds: float, seed: int) -> list[
         calls = FILE.validate_python(list(lines) if path.suffix == ".jsonl" else yaml.safe_load(text))
     except ValidationError as error:
         complaint = first_complaint(error)
-        raise SettingsError(f"{path.name}: {'.'.join(map(str, complaint.path))}: {complaint.reason}") from None
+        raise SettingsError(f"{path.name}: {'.'.join(complaint.path)}: {complaint.reason}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"{path.name}: {error}") from None
     return sorted(calls, key=lambda call: call.after_s)

@@ -107,8 +107,8 @@ async def measure(
         wanted = [(scenario, cores), (scenario.streams_beside, cores[::-1])][: 1 + bool(scenario.beside)]
         runs = [await stack.enter_async_context(prepared(node, one, clients=clients, cores=on)) for one, on in wanted]
         start = start_time()
-        result, *beside = await together(run(start) for run in runs)
-        return replace(result, beside=beside)
+        results: list[ScenarioResult] = await together(run(start) for run in runs)
+        return replace(results[0], beside=results[1:])
 
 
 def start_time() -> float:

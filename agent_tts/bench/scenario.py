@@ -319,8 +319,8 @@ def burst(count: int, at_s: float, texts: Sequence[str], seed: int = 1) -> list[
     """`bench serve --burst`: a trace of strangers who come within a second from `at_s` on, a word every 40 ms."""
     draw = random.Random(seed)
     times = sorted(at_s + draw.random() for _ in range(count))
-    how = {"words_every_ms": LLM_MS}
-    return [ScenarioCall(at, draw.choice(texts), seed=draw.getrandbits(SEED_BITS), **how) for at in times]
+    said = [(at, draw.choice(texts), draw.getrandbits(SEED_BITS)) for at in times]
+    return [ScenarioCall(at, text, seed=one, words_every_ms=LLM_MS) for at, text, one in said]
 
 
 def _listeners(name: str, count: int, **fields: Any) -> Scenario:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
-from urllib.parse import urlsplit
 
 import typer
 
@@ -85,7 +84,7 @@ class NodeOptions(OwnNodeOptions):
     @property
     def openai(self) -> bool:
         """Whether it is a server of OpenAI's API; otherwise it is a node."""
-        return urlsplit(self.url or "").path.rstrip("/").endswith("/v1")
+        return self.url is not None and self.url.rstrip("/").endswith("/v1")
 
     def __post_init__(self) -> None:
         OwnNodeOptions.__post_init__(self)

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
 
 T = TypeVar("T")
-Times = list[tuple[str, list[float]]]  # to first audio, ms, of each load
+# What a node tells of itself, figures of runs, and every time to first audio of each load, ms.
+Told = tuple[dict[str, Any], list[dict[str, Any]], list[tuple[str, list[float]]]]
 
 # What `bench frame` has in 8 bits: weights, cache.
 FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, False), "both": (True, True)}
@@ -265,10 +266,8 @@ def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(f"cpu % {name}", f"cpu_percent.{name}") for name in runs[0]["cpu_percent"]]
 
 
-def told(
-    options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object], about: str
-) -> tuple[dict[str, Any], list[dict[str, Any]], Times]:
-    """Measure requests, and print their figures: what the node tells of itself, `runner.request_runs`, and times."""
+def told(options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object], about: str) -> Told:
+    """Measure requests, and print the figures of `runner.request_runs`."""
     info, results = measured(options, wanted, settings)
     found = list(zip(wanted, results, strict=True))
     runs = [run for pair in found for run in request_runs(*pair)]
@@ -386,14 +385,14 @@ def mix(options: cli.MixOptions) -> None:
     options.outputs.write("mix", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
 
 
-def played(options: cli.MixOptions) -> tuple[dict[str, Any], list[dict[str, Any]], Times]:
-    """Play a trace to a node, or to a server of OpenAI's API; what `told` tells."""
+def played(options: cli.MixOptions) -> Told:
+    """Play a trace to a node, or to a server of OpenAI's API, which gets a text when its last word is there."""
     calls = mixes.calls_of(options.trace, options.conversations, options.seconds, options.seed)
     peers = {"limits__rtc_peers": 1 + sum(call.transport == "rtc" for call in calls)}
     if options.node.openai:
         calls = [replace(call, transport="http", session={}) for call in calls]
-    times = {"duration_s": calls[-1].after_s + SPOKEN_S, "tail_s": MIX_S}
-    wanted = [Scenario(name=options.trace, trace=calls, session=options.voice.session, **times)]
+    session, end_s = options.voice.session, calls[-1].after_s + SPOKEN_S
+    wanted = [Scenario(name=options.trace, trace=calls, session=session, duration_s=end_s, tail_s=MIX_S)]
     return told(options, wanted, room(wanted, options.frames) | peers, "of all calls, and of each kind")
 
 

@@ -165,7 +165,7 @@ def peers(options: PeersOptions) -> None:
 
 
 def _on_both(options: PeersOptions, trace: str) -> None:
-    """Play a trace on a node of ours, then on another server; OpenAI's API gets a text when its last word is there."""
+    """Play a trace on a node of ours, then on another server."""
     if (url := options.other.beside) is None:
         raise SettingsError("--mix is for two servers: add --beside URL")
     frames = options.frames if options.node.has_model else None
