@@ -199,7 +199,7 @@ def test_without_the_package_the_setting_is_refused_and_the_variable_is_logged(m
     """A platform may set the variable for all its containers: it must not stop the node."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with logged() as said:
-        with pytest.raises(SettingsError, match=r"pip install 'agent-tts\[otel\]'"):
+        with pytest.raises(SettingsError, match=r"pip install '\.\[otel\]'"):
             spans_of(Telemetry(endpoint="http://c"), {})
         assert spans_of(Telemetry(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}) is None
     assert ".[otel]" in said[0]
