@@ -79,9 +79,8 @@ class Ledger:
     def shared(self, front: int, number: int) -> tuple[str, int, str] | None:
         """The group of a session that was granted, and how many it may have of what; None where that has no limit."""
         _, group = self._granted[front].get(number, (None, None))
-        if group is None or (limit := self._limit(group))[0] is None:
-            return None
-        return _name(group), *limit
+        most, what = (None, "") if group is None else self._limit(group)
+        return None if group is None or most is None else (_name(group), most, what)
 
     def shared_sessions(self) -> dict[str, int]:
         """Open sessions of each group that has a limit."""
