@@ -38,6 +38,23 @@ def test_the_natural_voice_is_installed_with_the_rest(tmp_path: Path) -> None:
     assert all("--constraint configs/constraints.txt" in line for line in asked[::2])
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_node_on_a_gpu_has_compiled_what_its_flags_ask_for_before_it_starts(tmp_path: Path, fails: bool) -> None:
+    """Whether its kernels can be compiled or not."""
+    (tmp_path / "bin").mkdir()
+    node = tmp_path / "bin" / "agent-tts"
+    node.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n' + '[ "$1" != compile ]\n' * fails)
+    node.chmod(0o755)
+    for name, does in {"bin/python": "exit 0", "nvidia-smi": "echo GPU 0: one"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "qwen").touch()
+    done = made(tmp_path, f"--assume-old={tmp_path}/qwen", "serve-qwen", "ARGS=--slots 8", path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    flags = "--config gpu --slots 8"
+    assert (tmp_path / "asked").read_text().splitlines() == [f"compile {flags}", f"serve {flags}"]
+
+
 def test_where_it_has_no_wheel_all_else_is_there_and_one_line_says_so(tmp_path: Path) -> None:
     done = installed(tmp_path, onnxruntime=NO_WHEEL)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr

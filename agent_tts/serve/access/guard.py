@@ -93,7 +93,8 @@ class Guard(Budget):
         self._characters: dict[str, TokenBucket] = {}  # by key
         for name in settings.auth.keys:
             self._metrics.usage.show(name)
-        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        # Those of browsers that are allowed besides the node's own.
+        self.origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._proxies = settings.auth.trusted_proxies
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, self._keys.ids)
@@ -229,7 +230,7 @@ class Guard(Budget):
             raise Forbidden(
                 "without API keys the node answers requests to localhost only: set auth.api_keys or auth.keys"
             )
-        if origin is None or origin.lower() in self._origins or any(_is_at(origin, host) for host in hosts):
+        if origin is None or origin.lower() in self.origins or any(_is_at(origin, host) for host in hosts):
             return
         raise Forbidden(
             "this origin is not allowed: add it to auth.allowed_origins, or have the proxy pass on the page's Host "
@@ -241,7 +242,7 @@ class Guard(Budget):
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return is_loopback(name) or any(_is_at(origin, host) for origin in self._origins)
+        return is_loopback(name) or any(_is_at(origin, host) for origin in self.origins)
 
     async def admit(self, client: Client, place: Place | None = None) -> Permit:
         """Count a session or request until its permit is closed, and use up its token. Cancelling it is safe.

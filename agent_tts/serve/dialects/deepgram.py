@@ -12,7 +12,7 @@ from agent_tts.errors import SpeechError, UnknownType, UnknownVoice, Unsupported
 from agent_tts.messages import Cancelled, Finished, Started
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Later, Update, Updated
-from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.options import Lenient, SessionConfig, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterances import SpokenUtterance, TextMessage, UtterancesAdapter
@@ -132,7 +132,7 @@ class AuraAdapter(DeepgramAdapter):
                 yield self._numbered(answer)
             case Failed(error=error) if self._closes(error.code, error.code):
                 message = described(error)
-                yield protocol.build("Error", description=message, message=message, variant=error.code)
+                yield protocol.build("Error", description=message, message=message, variant=error.code, **error.again)
 
     def _spoken(self, utterance: SpokenUtterance) -> Iterator[Message]:
         for _ in range(utterance.flushes):
@@ -246,9 +246,8 @@ class FluxAdapter(DeepgramAdapter):
         try:
             SessionConfig.model_validate(fields)
         except ValidationError:
-            limit = SessionConfig.model_json_schema()["properties"]["speed"]
             failure = protocol.build("ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=speed)
-            failure["description"] = f"speed is {limit['minimum']} to {limit['maximum']}"
+            failure["description"] = "speed is {ge} to {le}".format(**limits("speed"))
             return Echo(failure)
         return Update(fields)
 
@@ -303,7 +302,7 @@ class FluxAdapter(DeepgramAdapter):
             case Failed(error=error):
                 code = FLUX_CODES.get(error.code, error.code.upper())
                 if self._closes(error.code, code):
-                    yield protocol.build("Error", code=code, description=described(error))
+                    yield protocol.build("Error", code=code, description=described(error), **error.again)
 
     def _cut(self, cut: Cancelled[str], utterance: SpokenUtterance, offset_ms: float | None) -> Message:
         """The answer to an Interrupt, whose context has been cancelled."""
