@@ -97,8 +97,8 @@ async def test_the_node_serves_the_pages() -> None:
             links = set(re.findall(r'(?:href|src)="([^"#]+)"', answer.text))
             assert len(links) > 30, wrong  # all pages, in their usual frame
             for link in links:
-                found = pages.get(answer.url.join(link).path.removeprefix("/docs/"))
-                assert found or (await client.get(answer.url.join(link))).status_code == 200, (wrong, link)
+                known = pages.get(answer.url.join(link).path.removeprefix("/docs/"))
+                assert known or (await client.get(answer.url.join(link))).status_code == 200, (wrong, link)
         deep = await client.get("/docs/" + "a/" * 2_000)
         assert deep.status_code == 404
         assert len(deep.content) < 200
