@@ -23,13 +23,14 @@ export function sections(text, address) {
   const found = [];
   let code = false;
   for (const line of text.split("\n")) {
-    if (line.startsWith("```")) code = !code;
+    const fence = line.startsWith("```");
+    if (fence) code = !code;
     const raw = code ? undefined : /^#+ (.*)/.exec(line)?.[1];
     if (raw !== undefined) {
       const anchor = raw.toLowerCase().replace(/[^\p{L}\p{N}_\- ]/gu, "").replaceAll(" ", "-"); // as the node makes it
       const page = found[0]?.heading ?? plain(raw);
       found.push({ page, heading: plain(raw), address: `${address}#${anchor}`, text: "" });
-    } else if (found.length) found[found.length - 1].text += `${code ? line : plain(line)} `;
+    } else if (found.length && !fence) found[found.length - 1].text += `${code ? line : plain(line)} `;
   }
   return found;
 }
