@@ -666,32 +666,50 @@ ENERGY = (
 )
 
 
-async def test_the_page_of_the_docs_speaks_where_its_origin_is_allowed(browser: DevTools) -> None:
-    """Its block of HTML as it is written, from another origin: speech, a stop, speech again. Else it is refused."""
+async def test_the_page_of_the_docs_speaks_and_says_why_it_cannot(browser: DevTools) -> None:
+    """Its block of HTML as it is written, from another origin: its words, a stop, speech again; and each refusal."""
     (html,) = re.findall(r"^```html\n(.*?)^```", (DOCS / "clients" / "browser.md").read_text(), re.S | re.M)
+    url, state = "", "document.querySelector('#state')?.textContent"
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        text = html.replace("http://127.0.0.1:8100", node.url)
+        text = html.replace("http://127.0.0.1:8100", url)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n" + text.encode())
         await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         origin = f"http://localhost:{server.sockets[0].getsockname()[1]}"
+        allowed = {"allowed_origins": [origin]}
         async with running_node(engine="espeak") as node, browser.page() as page:
+            url = node.url
             await page.open(origin + "/")
-            await until(lambda: any("CORS" in error for error in page.errors))
-        async with running_node(engine="espeak", auth={"allowed_origins": [origin]}) as node, browser.page() as page:
+            await page.until(f"{state} === '{url} does not answer this page. Does it run? '"
+                             f" + 'Is {origin} in its auth.allowed_origins?'")  # fmt: skip
+            assert await page.js("document.querySelector('#speak').disabled")
+        async with browser.page() as page:  # the node is gone
+            await page.open(origin + "/")
+            await page.until(f"{state}?.startsWith('{url} does not answer this page. Does it run?')")
+        async with running_node(auth={"api_keys": ["sesame"], **allowed}) as node, browser.page() as page:
+            url = node.url
+            await page.open(origin + "/")
+            await page.until(f"{state}?.includes('key')")
+        async with running_node(engine="espeak", auth=allowed) as node, browser.page() as page:
+            url = node.url
             await page.call("Page.addScriptToEvaluateOnNewDocument", source=PEER)
             await page.open(origin + "/")
-            await page.until("window.peer?.connectionState === 'connected' && document.querySelector('#stop').onclick")
+            await page.until(f"window.peer?.connectionState === 'connected' && {state} === 'Connected.'")
             await page.click("#speak")
             await page.until(f"{ENERGY}.then((energy) => energy > 0.001)")
             await page.click("#stop")
-            await page.until("/^Heard: .*[(]cancelled[)]$/.test(document.querySelector('#heard').textContent)")
+            await page.until(f"{state}.startsWith('Heard: ')")
+            heard = (await page.js(state)).removeprefix("Heard: ").split()
+            told = (await page.js("document.querySelector('#words').textContent")).split()
+            assert told[: len(heard)] == heard
             await page.click("#speak")
-            await page.until("document.querySelector('#heard').textContent.endsWith('(end)')")
+            await page.until(f"{state} === 'Said.'")
+            assert await page.js("document.querySelector('#words').textContent") == "Hello from the node to your page. "
+            assert page.errors == []
 
 
 # ---------------------------------------------------------------- trouble
