@@ -24,6 +24,7 @@ serve: $(VENV)/base ## run a node on http://127.0.0.1:8100 (settings: ARGS="--po
 	$(BIN)/agent-tts serve $(ARGS)
 
 serve-qwen: $(VENV)/qwen ## the same with Qwen3-TTS on this machine's GPU; downloads the models of configs/gpu.yaml once
+	@$(BIN)/agent-tts compile --config gpu $(ARGS) || :  # the node does without, and is slower at first
 	$(BIN)/agent-tts serve --config gpu $(ARGS)
 
 agent: $(VENV)/agent ## a node for spoken conversations: Whisper (downloaded once), any LLM server, the page's Talk view

@@ -34,6 +34,11 @@ class SpeechError(Exception):
         self.message = message
         self.retry_after_ms = retry_after_ms
 
+    @property
+    def again(self) -> dict[str, int]:
+        """When a client may try again, as a field of a message; nothing when that does not help."""
+        return {} if self.retry_after_ms is None else {"retry_after_ms": self.retry_after_ms}
+
     def about(self, context_id: str | None) -> Self:
         self.context_id = context_id
         return self

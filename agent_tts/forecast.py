@@ -44,9 +44,9 @@ class Forecast:
                 left.append(age * quantile / (1 - quantile))
         return left
 
-    def mean_s(self) -> float | None:
-        """The mean duration; None before the first."""
-        return sum(self._lasted) / len(self._lasted) if self._lasted else None
+    def mean_s(self, things: int) -> float | None:
+        """The mean duration; None before so many have ended: of those that began together the shortest end first."""
+        return sum(self._lasted) / len(self._lasted) if len(self._lasted) >= min(things, KEPT) else None
 
 
 def retry_ms(wait_s: float) -> int:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 CONTEXT = "call"  # the only one on its connection
 REFUSED_S = 0.1  # before a closed loop asks again, so that refusals do not become a storm
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
+Send = Callable[..., None]  # of a connection: the type of a message, and its fields
+CPU_READ_S = 0.1  # after the measurement its process is still there
 SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping after it
 
 
@@ -71,21 +73,21 @@ class Caller:
         end = _on_loop(start + scenario.end_s) if scenario.hang_up else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end), asyncio.TaskGroup() as tasks:
-                if scenario.concurrency is not None:
-                    for place, number in enumerate(range(part, scenario.concurrency, parts)):
-                        tasks.create_task(self._chain(number, place))
-                else:
-                    ours = (item for item in enumerate(scenario.calls()) if item[1].transport in transports)
-                    for number, call in itertools.islice(ours, part, None, parts):
-                        await _until(start + call.after_s)
-                        tasks.create_task(self.speak(call, start + call.after_s, number))
+                for place, number in enumerate(range(part, scenario.concurrency or 0, parts)):
+                    tasks.create_task(self._chain(number, place))
+                numbered = enumerate(scenario.calls(), scenario.concurrency or 0)
+                ours = (item for item in numbered if item[1].transport in transports)
+                for number, call in itertools.islice(ours, part, None, parts):
+                    await _until(start + call.after_s)
+                    tasks.create_task(self.speak(call, start + call.after_s, number))
+                await _until(start + scenario.end_s + CPU_READ_S)
 
     async def speak(self, call: ScenarioCall, begin: float, caller: int = 0, place: int = 0) -> CallSample:
         """One call that was to begin at `begin`, from its connection to its end.
 
         `place` says which of the peers that were connected before the start it uses.
         """
-        sample = CallSample(call.transport, call.leaving, caller, begin)
+        sample = CallSample(call.transport, call.leaving, caller, begin, call.kind)
         self.samples.append(sample)
         listener = CallListener(sample, self._scenario.player_delay_ms, self._window)
         make = {
@@ -113,8 +115,9 @@ class Caller:
         await asyncio.gather(*(peer.close() for peer in self._peers), self._http.aclose())
 
     async def _chain(self, number: int, place: int) -> None:
+        played_at = 0.0
         for call in self._scenario.chain(number):
-            due = self._start + call.after_s
+            due = max(self._start + call.after_s, played_at)
             await _until(due)
             now = max(due, time.monotonic())  # a sleep may end a moment early, which is before the measurement
             if now >= self._start + self._scenario.end_s:
@@ -122,12 +125,15 @@ class Caller:
             sample = await self.speak(call, now, number, place)
             if self._scenario.once:
                 return
+            if self._scenario.in_phase:
+                played_at = now + sample.audio_s
             if sample.error is not None:
                 await asyncio.sleep(REFUSED_S)
 
     def _options(self, call: ScenarioCall) -> dict[str, Any]:
         """What a context is opened with."""
-        return {"timestamps": "none", **self._scenario.session, "language": call.language, "seed": call.seed}
+        session = self._scenario.session | call.session
+        return {"timestamps": "none", **session, "language": call.language, "seed": call.seed}
 
     async def _over_websocket(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
         if self._scenario.traced:
@@ -140,7 +146,7 @@ class Caller:
             connection.observer = listener.saw
             connection.listen(CONTEXT, listener)
             connection.send("context.open", context_id=CONTEXT, **self._options(call))
-            await self._say(connection.send, CONTEXT, call.text, listener)
+            await self._say(connection.send, CONTEXT, call, listener)
             await self._listen(call, listener, connection.send, CONTEXT)
             if call.leaving in ("heard_out", "barge_in"):
                 await connection.hang_up()
@@ -148,15 +154,15 @@ class Caller:
             listener.gone = True
             await connection.close(reset=call.leaving == "reset")
 
-    async def _say(self, send: Callable[..., None], context_id: str, text: str, listener: CallListener) -> None:
+    async def _say(self, send: Send, context_id: str, call: ScenarioCall, listener: CallListener) -> None:
         """Send the text of an open context, word by word as a language model does, or at once."""
-        sample, every_s = listener.sample, self._scenario.words_every_ms / 1_000
+        sample, every_s = listener.sample, call.words_every_ms / 1_000
         if not every_s:
             sample.sent_at = sample.sent_at or time.monotonic()
-            send_text(send, context_id, text)
+            send_text(send, context_id, call.text)
             return
         due = time.monotonic()
-        for word in text.split():
+        for word in call.text.split():
             due += every_s
             await _until(due)
             if listener.over.is_set():
@@ -167,9 +173,7 @@ class Caller:
             send("text.append", context_id=context_id, text=f"{word} ")
         send("context.end", context_id=context_id)
 
-    async def _listen(
-        self, call: ScenarioCall, listener: CallListener, send: Callable[..., None], context_id: str
-    ) -> None:
+    async def _listen(self, call: ScenarioCall, listener: CallListener, send: Send, context_id: str) -> None:
         """Hear the speech as long as it is to be heard, and, of a load, what the node has to say of its end."""
         if self._scenario.tail_s is None:
             await listener.over.wait()
@@ -191,9 +195,11 @@ class Caller:
         return min(call.patience_s, max(0.0, self._leave_at - time.monotonic()))
 
     async def _over_http(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
-        voice = self._scenario.session.get("voice")
-        body = {"input": call.text, "voice": voice, "language": call.language, "response_format": "pcm"}
-        listener.sample.sent_at = time.monotonic()
+        asked, every_s = self._options(call), call.words_every_ms / 1_000
+        named = ("voice", "instructions", "model" if "model" in asked else "language")  # OpenAI's API has no language
+        body = {"input": call.text, "response_format": "pcm"} | {name: asked[name] for name in named if asked.get(name)}
+        listener.sample.sent_at = time.monotonic() + every_s
+        await asyncio.sleep(every_s * len(call.text.split()))  # a request has the whole text
         async with asyncio.TaskGroup() as tasks:
             hearing = tasks.create_task(self._hear(body, listener), name="call over HTTP")
             if call.leaving == "barge_in":
@@ -245,7 +251,7 @@ class Caller:
                 listener.over.clear()
                 context_id = f"c{next(self._numbers)}"
                 peer.send("context.open", context_id=context_id, **self._options(call))
-                await self._say(peer.send, context_id, call.text, listener)
+                await self._say(peer.send, context_id, call, listener)
                 if not self._peers:
                     await self._listen(call, listener, peer.send, context_id)
                     return
@@ -293,7 +299,8 @@ async def _came(event: asyncio.Event, seconds: float) -> bool:
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
-    scenario, part, parts = Scenario(**job["scenario"]), job["part"], job["parts"]
+    trace = [ScenarioCall(**call) for call in job["scenario"]["trace"]]
+    scenario, part, parts = Scenario(**job["scenario"] | {"trace": trace}), job["part"], job["parts"]
     caller = Caller(job["urls"], os.environ.get(KEY), scenario)
     try:
         await caller.connect(len(range(part, scenario.peers, parts)))

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from agent_tts.bench.node import by_kind, cpu_percent, pin
 from agent_tts.bench.scenario import CallSample, Scenario
-from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, worst
+from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, together, worst
 from agent_tts.bench.workers import Worker, answers, workers
 from agent_tts.engine_info import FRAME_MS
 
@@ -50,6 +50,7 @@ class ScenarioResult:
     window: tuple[float, float]  # when it was measured, on the monotonic clock
     # Figures: `clients`, `client_lag_ms`, `cpu_percent` by kind of process, `cpu_percent_each` by process.
     processes: dict[str, Any]
+    beside: Sequence[ScenarioResult] = ()  # of the streams beside it, if any, made by processes of their own
 
 
 @asynccontextmanager
@@ -78,8 +79,7 @@ async def prepared(
             pin(pids, "clients", cores)
 
         async def run(start: float) -> ScenarioResult:
-            last_s = scenario.last_s + (scenario.tail_s or 0) if scenario.rate is not None else 0
-            end_s = max(scenario.end_s, last_s) + (scenario.timeout_s or 0)
+            end_s = max(scenario.end_s, scenario.last_s + (scenario.tail_s or 0)) + (scenario.timeout_s or 0)
             window = (start + scenario.warmup_s, start + (scenario.end_s or end_s))
             within_s = start - time.monotonic() + end_s + MARGIN_S
             asked, cpu = await asyncio.gather(
@@ -103,8 +103,12 @@ async def measure(
     node: MeasuredNode, scenario: Scenario, *, clients: int | None = None, cores: Sequence[int] = ()
 ) -> ScenarioResult:
     """Run a scenario now; see `prepared`."""
-    async with prepared(node, scenario, clients=clients, cores=cores) as run:
-        return await run(start_time())
+    async with AsyncExitStack() as stack:
+        wanted = [(scenario, cores), (scenario.streams_beside, cores[::-1])][: 1 + bool(scenario.beside)]
+        runs = [await stack.enter_async_context(prepared(node, one, clients=clients, cores=on)) for one, on in wanted]
+        start = start_time()
+        results: list[ScenarioResult] = await together(run(start) for run in runs)
+        return replace(results[0], beside=results[1:])
 
 
 def start_time() -> float:
@@ -124,7 +128,7 @@ def _groups(scenario: Scenario, clients: int | None, cores: int) -> list[tuple[l
     if scenario.transport == "rtc":
         return [(["rtc"], parts)]
     streamed = [(["websocket", "http"], parts)]
-    return [*streamed, (["rtc"], 1)] if scenario.rtc else streamed
+    return [*streamed, (["rtc"], 1)] if any(call.transport == "rtc" for call in scenario.calls()) else streamed
 
 
 def clients_for(scenario: Scenario, cores: int = 0) -> int:
@@ -135,13 +139,10 @@ def clients_for(scenario: Scenario, cores: int = 0) -> int:
     room = cores or max(1, (os.cpu_count() or 1) // 2)
     if scenario.peers:
         return min(math.ceil(scenario.peers / PEERS_A_CLIENT), room)
-    if scenario.rate is not None:
-        messages_per_s, calls = scenario.rate * MESSAGES_A_CALL, max(1, round(scenario.rate))
-    else:
-        calls = scenario.concurrency or 1
-        paced = scenario.session.get("lead_ms") is not None
-        messages_per_s = calls * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
-    return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), calls, room))
+    rate, paced = scenario.rate or 0, scenario.session.get("lead_ms") is not None
+    at_once = (scenario.concurrency or 0) + scenario.most_traced
+    messages_per_s = rate * MESSAGES_A_CALL + at_once * (MESSAGES_PER_S_PACED if paced else MESSAGES_PER_S_UNPACED)
+    return max(1, min(math.ceil(messages_per_s / MESSAGES_A_CLIENT), round(rate) + at_once, room))
 
 
 # ---------------------------------------------------------------- figures
@@ -211,6 +212,18 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "us_per_frame": us_per_frame(result.processes["cpu_percent"], audio_s_per_s),
         "client_limit": client_limit(result.processes, send_late_ms["p99"]),
     }
+
+
+def request_runs(scenario: Scenario, result: ScenarioResult) -> list[dict[str, Any]]:
+    """`request_figures`, also of each kind of call, and of the streams beside it, with the sum of their audio."""
+    parts = [(scenario, result), *((scenario.streams_beside, beside) for beside in result.beside)]
+    kinds = sorted({sample.kind for sample in result.samples})
+    for kind in kinds if len(kinds) > 1 else ():
+        some = replace(result, samples=[sample for sample in result.samples if sample.kind == kind])
+        parts.append((replace(scenario, name=kind), some))
+    runs = [request_figures(*part) for part in parts]
+    total = round(sum(run["audio_s_per_s"] for run in runs[: 1 + len(result.beside)]), 2)
+    return [one | {"sum_audio_s_per_s": total, "us_per_frame": us_per_frame(one["cpu_percent"], total)} for one in runs]
 
 
 def us_per_frame(percent: Mapping[str, float], audio_s_per_s: float) -> dict[str, float]:

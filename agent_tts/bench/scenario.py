@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import itertools
 import json
 import math
@@ -15,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from agent_tts.bench.statistics import Player, percentile
+from agent_tts.bench.statistics import Player, most_at_once, percentile
 from agent_tts.engine_info import FRAME_MS, SAMPLE_RATE
 from agent_tts.sound.silence import audible_at
 
@@ -43,27 +45,40 @@ SEED_BITS = 31
 
 @dataclass(frozen=True, slots=True)
 class ScenarioCall:
-    """One request."""
+    """One request. What a file has of it is checked."""
 
-    after_s: float  # since the start of the scenario
-    transport: Transport
-    text: str
-    language: str  # of the text
-    seed: int  # of the speech
-    leaving: Leaving
-    patience_s: float  # until it leaves, unless it hears the speech out
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    after_s: Annotated[float, Field(ge=0, le=86_400)]  # since the start of the scenario
+    text: Annotated[str, Field(min_length=1)]
+    transport: Transport = "websocket"
+    language: str = ENGLISH  # of the text
+    seed: int = 0  # of the speech
+    leaving: Leaving = "heard_out"
+    patience_s: float = math.inf  # until it leaves, unless it hears the speech out
+    words_every_ms: Annotated[float, Field(ge=0, le=60_000)] = 0.0  # 0 sends the whole text at once
+    session: dict[str, Any] = field(default_factory=dict)  # what is not as in the scenario's
+
+    @property
+    def kind(self) -> str:
+        """By which calls of a trace are told apart."""
+        unpaced = self.transport == "http" or self.session.get("lead_ms", 0) is None
+        return f"{self.transport}, no pace" if unpaced else self.transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is asked of the node. One of `rate` and `concurrency` is given."""
+    """What is asked of the node: calls of an open loop, `rate` and `trace` together, and chains of a closed one."""
 
     name: str
     rate: float | None = None  # open loop: calls per second, at random times
     count: int | None = None  # of them; None is as many as come before the end
+    trace: Sequence[ScenarioCall] = ()  # open loop: these, in the order of their times
     concurrency: int | None = None  # closed loop: chains of calls, each of which begins when the one before has ended
     once: bool = False  # a chain is one call
+    in_phase: bool = False  # all chains say the same, and each call begins when the one before has been played
     ramp_s: float = 0.0  # in which the chains begin, evenly
+    beside: int = 0  # chains of streams without a pace, which run at the same time and are told apart
     warmup_s: float = 0.0  # not measured
     duration_s: float = 0.0  # measured; 0 with `count`
     hang_up: bool = False  # at the end; otherwise what has begun is heard out
@@ -74,7 +89,7 @@ class Scenario:
     rtc: float = 0.0
     barge_in: float = 0.0
     vanish: float = 0.0  # half of them by a reset, half by closing the connection without a message
-    words_every_ms: float = 0.0  # the first so long after the context was opened; 0 sends the whole text at once
+    words_every_ms: float = 0.0  # of all calls but those of `trace`
     player_delay_ms: float = 0.0  # of a player that counts gaps, after the first chunk
     texts: Sequence[str] = TEXTS
     chars: tuple[int, int] | None = None  # instead: of a text, evenly over its logarithm, in eight languages
@@ -97,9 +112,25 @@ class Scenario:
         """When the last call of an open loop begins, since the start."""
         return max((call.after_s for call in self.calls()), default=0.0)
 
+    @property
+    def most_traced(self) -> int:
+        """How many calls of the trace go on at once, none of which takes more than 10 s."""
+        return most_at_once([(call.after_s, call.after_s + SPOKEN_S) for call in self.trace], 0, math.inf)
+
+    @property
+    def streams_beside(self) -> Scenario:
+        """The chains of `beside`: whole texts, and audio as fast as it comes."""
+        times = {"ramp_s": self.warmup_s / 2, "warmup_s": self.warmup_s, "duration_s": self.duration_s}
+        unpaced = {"texts": self.texts, "session": self.session | {"lead_ms": None}}
+        return requests(f"{self.beside} beside", concurrency=self.beside, **times, **unpaced)
+
     def calls(self) -> Iterator[ScenarioCall]:
-        """All calls of an open loop, in the order of their times."""
-        assert self.rate is not None
+        """All calls of the open loop, in the order of their times."""
+        return heapq.merge(self._at_random(), self.trace, key=lambda call: call.after_s)
+
+    def _at_random(self) -> Iterator[ScenarioCall]:
+        if self.rate is None:
+            return
         times, draw, after_s = random.Random(self.seed), random.Random(self.seed), 0.0
         for number in itertools.count():
             after_s += times.expovariate(self.rate)
@@ -108,15 +139,17 @@ class Scenario:
             transport = self._transport(draw)
             language, text = self._text(draw)
             leaving, patience_s = self._leaving(draw)
-            yield ScenarioCall(after_s, transport, text, language, draw.getrandbits(SEED_BITS), leaving, patience_s)
+            how = (draw.getrandbits(SEED_BITS), leaving, patience_s, self.words_every_ms)
+            yield ScenarioCall(after_s, text, transport, language, *how)
 
     def chain(self, number: int) -> Iterator[ScenarioCall]:
         """The calls of one chain of a closed loop."""
         assert self.concurrency is not None
         draw, after_s = random.Random(self.seed + number), self.ramp_s * number / self.concurrency
+        words = random.Random(self.seed) if self.in_phase else draw
         while True:
-            text, seed = draw.choice(self.texts), draw.getrandbits(SEED_BITS)
-            yield ScenarioCall(after_s, self.transport, text, ENGLISH, seed, "heard_out", math.inf)
+            how = (self.transport, ENGLISH, draw.getrandbits(SEED_BITS))
+            yield ScenarioCall(after_s, words.choice(self.texts), *how, words_every_ms=self.words_every_ms)
 
     def _transport(self, draw: random.Random) -> Transport:
         if not self.http + self.rtc:
@@ -151,6 +184,7 @@ class CallSample:
     leaving: Leaving
     caller: int  # of a closed loop the number of its chain, otherwise of the call
     begin: float  # when it was to begin
+    kind: str = ""  # of the call
     connected_at: float | None = None  # when the node had greeted it; WebSocket
     trace_id: str | None = None  # of a traced call
     sent_at: float | None = None  # when its first text was sent; of an idle connection, when it was made
@@ -263,6 +297,9 @@ class CallListener:
             self.sample.least_margin_ms = round(self._player.least_margin_s * 1_000, 3)
 
 
+SPOKEN_S = 10.0  # no request takes longer, but for long texts
+MIX_S = 600.0  # a trace may have them
+LLM_MS = 40.0  # a word of a language model
 REQUEST_S = 60.0  # a request of `bench serve` that takes longer has failed
 TAIL_S = 20.0
 SESSIONS, SESSION_S = 64, 3.0  # at once, on average; how long one takes, with sentences of voice agents
@@ -276,6 +313,14 @@ RTC_SETTLE_S = 2.0  # after it
 def requests(name: str, **fields: Any) -> Scenario:
     """`bench serve` and `bench streams`: requests as strangers make them, each on a new connection."""
     return Scenario(name=name, timeout_s=REQUEST_S, **fields)
+
+
+def burst(count: int, at_s: float, texts: Sequence[str], seed: int = 1) -> list[ScenarioCall]:
+    """`bench serve --burst`: a trace of strangers who come within a second from `at_s` on, a word every 40 ms."""
+    draw = random.Random(seed)
+    times = sorted(at_s + draw.random() for _ in range(count))
+    said = [(at, draw.choice(texts), draw.getrandbits(SEED_BITS)) for at in times]
+    return [ScenarioCall(at, text, seed=one, words_every_ms=LLM_MS) for at, text, one in said]
 
 
 def _listeners(name: str, count: int, **fields: Any) -> Scenario:

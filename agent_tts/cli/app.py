@@ -160,23 +160,18 @@ def compile_(
         typer.Option(help="GPUs to compile for: sm_90,sm_89; default: this machine's.", show_default=False),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Released sizes, without a checkpoint: 1.7B,0.6B.", show_default="both")
+        str | None, typer.Option(help="Released sizes: 1.7B,0.6B; default: the models of the settings, or both.")
     ] = None,
-    models: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="FOLDER", help="Instead: a checkpoint, which may lack weights."),
-    ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Of the node.", show_default="64")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where kernels are kept; default: TRITON_CACHE_DIR, or triton's own.")
     ] = None,
-    config: Config = None,
-    set_: Set = None,
+    node: Any = NODE,
+    configuration: Any = CONFIG,
 ) -> None:
     """Compile the kernels of Qwen3-TTS ahead, at the build of an image: no GPU and no weights are needed.
 
-    A node with the same settings and versions finds them in this folder and compiles none. Exit code 1: some kernels
-    could not be compiled; a node compiles them at their first use, or fails there.
+    A node with the same settings and versions finds them in this folder and compiles none: give this the flags of the
+    node. Exit code 1: some kernels could not be compiled; a node compiles them at their first use, or fails there.
     """
 
 

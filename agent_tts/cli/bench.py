@@ -37,8 +37,8 @@ Warmup = Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
-    """The model and the settings of a node that the command starts. Raises SettingsError."""
+class OwnNodeOptions:
+    """A node that the command starts on a free port: its model and settings. Raises SettingsError."""
 
     synthetic: Annotated[
         str | None, typer.Option(help="Start a node with random Qwen3-TTS weights: 0.6B or 1.7B; no download.")
@@ -49,6 +49,9 @@ class ModelOptions:
     ] = None
     model: Annotated[Path | None, typer.Option("--model", help="Instead of --synthetic: a checkpoint folder.")] = None
     set_: Set = None
+    engine: Annotated[
+        str, typer.Option("--engine", help="Of the node that is started: tone, espeak, hibari or qwen3.")
+    ] = "espeak"
 
     def __post_init__(self) -> None:
         if self.synthetic is not None and self.model is not None:
@@ -62,7 +65,7 @@ class ModelOptions:
 
     @property
     def engine_name(self) -> str:
-        return "qwen3"
+        return "qwen3" if self.has_model else self.engine
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,24 +75,16 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnNodeOptions(ModelOptions):
-    """A node that the command starts on a free port."""
-
-    engine: Annotated[
-        str, typer.Option("--engine", help="Of the node that is started: tone, espeak, hibari or qwen3.")
-    ] = "espeak"
-
-    @property
-    def engine_name(self) -> str:
-        return "qwen3" if self.has_model else self.engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions(OwnNodeOptions):
     """A running node, or one that the command starts."""
 
     url: Url = None
     key: Key = None
+
+    @property
+    def openai(self) -> bool:
+        """Whether it is a server of OpenAI's API; otherwise it is a node."""
+        return self.url is not None and self.url.rstrip("/").endswith("/v1")
 
     def __post_init__(self) -> None:
         OwnNodeOptions.__post_init__(self)
@@ -97,6 +92,17 @@ class NodeOptions(OwnNodeOptions):
             raise SettingsError(
                 "--synthetic and --model are for a node of our own: leave them out with --url, AGENT_TTS_URL"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherServer:
+    """A server that ours is compared with."""
+
+    beside: Annotated[str | None, typer.Option(help="Another server: a node, or .../v1 of OpenAI's API.")] = None
+    beside_key: Annotated[
+        str | None, typer.Option(envvar="AGENT_TTS_BESIDE_KEY", show_envvar=True, help="Its key.")
+    ] = None
+    beside_voice: Annotated[str | None, typer.Option(help="A voice of it.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +229,8 @@ def names(option: str, text: str, known: Collection[str]) -> list[str]:
 # ---------------------------------------------------------------- the commands
 
 ESPEAK, TONE, HIBARI = NodeOptions(engine="espeak"), NodeOptions(engine="tone"), NodeOptions(engine="hibari")
-OWN, OWN_TONE, MODEL, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), ModelOptions(), Outputs()
-VOICE, PACED, PROCESSES = VoiceOptions(), PacedVoiceOptions(), ProcessOptions()
+OWN, OWN_TONE, FILES = OwnNodeOptions(), OwnNodeOptions(engine="tone"), Outputs()
+VOICE, PACED, PROCESSES, OTHER = VoiceOptions(), PacedVoiceOptions(), ProcessOptions(), OtherServer()
 TEXT, SLOW = TextOptions(), TextOptions(words_every_ms=40)
 
 bench = typer.Typer(
@@ -256,7 +262,9 @@ class ServeOptions:
     Each request is a stranger's: a new connection, `context.open`, the text, its end, a closing handshake. Time to
     first audio is from the first text sent to the first byte of audio received; with --saturate it includes the wait
     for a slot. A gap is a chunk that came after its play time, for a player that starts on the first chunk. Random
-    weights do not know when to end: --frames 60 makes requests of the usual length.
+    weights do not know when to end: --frames 60 makes requests of the usual length. A burst comes in the first second
+    that is measured, with a word every 40 ms. Streams beside have a row of their own, and "in all" is the audio of
+    both. In phase, callers say the same, begin within 1 s, and again as soon as they have heard it out.
     """
 
     node: NodeOptions = ESPEAK
@@ -270,10 +278,34 @@ class ServeOptions:
             help="Instead: this many slots, all busy: unpaced, whole texts, an eighth more requests than slots.",
         ),
     ] = None
+    burst: Annotated[int, typer.Option(min=0, max=10_000, help="So many more, once, all within 1 s.")] = 0
+    beside: Annotated[int, typer.Option(min=0, max=10_000, help="So many streams without a pace beside them.")] = 0
+    in_phase: Annotated[bool, typer.Option("--in-phase", help="Requests at once begin and end together.")] = False
     duration: LoadSeconds = 60
     warmup: Warmup = 10
     text: TextOptions = TEXT
     voice: PacedVoiceOptions = PACED
+    processes: ProcessOptions = PROCESSES
+    outputs: Outputs = FILES
+
+
+@_run_by("agent_tts.cli.bench_measurements:mix")
+class MixOptions:
+    """Play a trace of calls: the same figures as of `serve`, also for each kind of call.
+
+    TRACE is a file, a YAML list or JSON lines (.jsonl), of calls with `after_s` and `text`, and perhaps
+    `words_every_ms`, `transport` (websocket, http or rtc), `language`, `leaving` (heard_out, barge_in, fin or reset,
+    after `patience_s`) and `session` (voice; lead_ms, null for no pace); or `day`: conversations as they come in 24
+    hours, three campaigns that call a tenth as many people within a second, and as many long texts at night.
+    """
+
+    trace: Annotated[str, typer.Argument(help="A file, or day.")] = "day"
+    node: NodeOptions = ESPEAK
+    conversations: Annotated[int, typer.Option(min=10, max=100_000, help="Of the day, of one to six turns.")] = 500
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="In which the day passes.")] = 240
+    seed: Annotated[int, typer.Option(min=0, help="Of the day.")] = 1
+    frames: Frames = None
+    voice: VoiceOptions = VOICE
     processes: ProcessOptions = PROCESSES
     outputs: Outputs = FILES
 
@@ -348,14 +380,16 @@ class FrontsOptions:
 
 @_run_by("agent_tts.cli.bench_peers:peers")
 class PeersOptions:
-    """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time.
+    """Compare with qwen-tts and faster-qwen3-tts, where they are installed: one request at a time; or with a server.
 
     Every engine has the same checkpoint, text and number of frames, and the machine for itself. This package is
     measured as a node over a WebSocket; the others are called in their process. "ms a frame" is the time of the whole
     request over its frames. qwen-tts does not stream: its first audio is the whole request.
     """
 
-    model: ModelOptions = MODEL
+    node: NodeOptions = ESPEAK
+    mix: Annotated[str | None, typer.Option(help="Instead: a trace, see bench mix, on ours and on --beside.")] = None
+    other: OtherServer = OTHER
     peers: Annotated[str, typer.Option(help="Packages that are compared with this one.")] = "qwen-tts,faster-qwen3-tts"
     device: Annotated[str, typer.Option(help="Of every engine: auto, cpu, cuda or cuda:1.")] = "auto"
     dtype: Annotated[str, typer.Option(help="Of every engine: auto, float32 or bfloat16.")] = "auto"
@@ -379,11 +413,7 @@ class QualityOptions:
 
     node: NodeOptions = ESPEAK
     voice: VoiceOptions = VOICE
-    beside: Annotated[str | None, typer.Option(help="Another server: a node, or .../v1 of OpenAI's API.")] = None
-    beside_key: Annotated[
-        str | None, typer.Option(envvar="AGENT_TTS_BESIDE_KEY", show_envvar=True, help="Its key.")
-    ] = None
-    beside_voice: Annotated[str | None, typer.Option(help="A voice of it.")] = None
+    other: OtherServer = OTHER
     served_model: Annotated[str, typer.Option(help="The model that OpenAI-compatible servers are asked for.")] = "tts-1"
     texts: Annotated[str, typer.Option(help="en, en-long, de, es, fr, it, ja, ko, pt, ru or zh.")] = "en,en-long"
     first: Annotated[int | None, typer.Option(min=1, help="Only so many texts of each.")] = None

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import load as loads
+from agent_tts.bench import mix as mixes
 from agent_tts.bench import report, scenario
 from agent_tts.bench.load import Outcome
 from agent_tts.bench.node import own_node, pin
@@ -33,9 +34,10 @@ from agent_tts.bench.runner import (
     measure,
     measured_calls,
     request_figures,
+    request_runs,
     rtc_figures,
 )
-from agent_tts.bench.scenario import REQUEST_S, Scenario
+from agent_tts.bench.scenario import LLM_MS, MIX_S, REQUEST_S, SPOKEN_S, Scenario
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from agent_tts.model.config import ModelConfig, ModelType
 
 T = TypeVar("T")
+# What a node tells of itself, figures of runs, and every time to first audio of each load, ms.
+Told = tuple[dict[str, Any], list[dict[str, Any]], list[tuple[str, list[float]]]]
 
 # What `bench frame` has in 8 bits: weights, cache.
 FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, False), "both": (True, True)}
@@ -55,7 +59,7 @@ FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, Fals
 DEFAULT_RATES = "1,10,20"
 SPARE_CONNECTIONS = 16
 REQUESTS_PER_S = 10_000.0  # handshakes from the address of the clients
-SPOKEN_S = 10.0  # no request takes longer, and each has a connection for itself
+IN_PHASE_S = 1.0  # within which callers begin
 OVER_SLOTS = 8  # with a request for each slot and one more for each so many, no slot waits for a client
 
 # Columns of tables, see `report.table_of`.
@@ -69,6 +73,7 @@ REQUESTS = [
         ("callers", "callers_with_gaps"),
         ("longest", "longest_gap_ms"),
         ("audio s/s", "audio_s_per_s"),
+        ("in all", "sum_audio_s_per_s"),
     ),
 ]
 
@@ -92,7 +97,7 @@ class BenchCheckpoint:
 
 @asynccontextmanager
 async def target(
-    options: cli.ModelOptions, session: Mapping[str, Any], **settings: object
+    options: cli.OwnNodeOptions, session: Mapping[str, Any], **settings: object
 ) -> AsyncIterator[tuple[MeasuredNode, dict[str, Any]]]:
     """The running node that the options name, or a new one with these settings; and what it tells of itself.
 
@@ -101,6 +106,13 @@ async def target(
     refuses the session.
     """
     if isinstance(options, cli.NodeOptions) and options.url is not None:
+        if "limits__max_frames" in settings:
+            raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
+        if options.openai:
+            asked = {"model": "tts-1", "voice": session.get("voice") or "alloy"}
+            url = http_url(options.url.rstrip("/").removesuffix("/v1"))
+            yield MeasuredNode("", url, options.key, session=asked), {"engine": options.url, **asked}
+            return
         node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
         yield node, await _info(node)
         return
@@ -118,7 +130,7 @@ async def target(
 
 
 @contextmanager
-def checkpoint(options: cli.ModelOptions) -> Iterator[BenchCheckpoint | None]:
+def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
     """The checkpoint that the options ask for, None without one; a synthetic one is removed with the block."""
     if not options.has_model:
         yield None
@@ -220,33 +232,33 @@ def limits(connections: int, frames: int | None = None) -> dict[str, object]:
     return settings if frames is None else settings | {"limits__max_frames": frames}
 
 
-def refuse_frames(node: cli.NodeOptions, frames: int | None) -> None:
-    """Raise SettingsError: --frames is given for a running node."""
-    if frames is not None and node.url is not None:
-        raise SettingsError("--frames is for a node of our own: a running one has its own limits.max_frames")
+def room(wanted: Sequence[Scenario], frames: int | None, slots: int | None = None) -> dict[str, object]:
+    """Settings of a node that is started: connections for whoever may come at once, and slots, or so many of them."""
+    most = max(one.concurrency or math.ceil((one.rate or 0) * SPOKEN_S) for one in wanted)
+    more = wanted[0].most_traced + wanted[0].beside
+    settings = limits(most + more, frames)
+    if slots is not None:
+        return settings | {"slots": slots, "timeouts__queue_s": REQUEST_S}
+    return settings | ({"slots": most + more} if wanted[0].concurrency or more else {})
 
 
-Load = tuple[list[Scenario], dict[str, object]]  # and the settings that a node needs for it
-
-
-def at_random(rates: Sequence[float], frames: int | None, **fields: Any) -> Load:
+def at_random(rates: Sequence[float], **fields: Any) -> list[Scenario]:
     """Requests at random times, so many a second in each run."""
-    loads = [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in rates]
-    return loads, limits(math.ceil(max(rates) * SPOKEN_S), frames)
+    return [scenario.requests(f"{rate:g}/s", rate=rate, **fields) for rate in rates]
 
 
-def at_once(sizes: Sequence[int], frames: int | None, name: str = "at once", **fields: Any) -> Load:
-    """So many requests at once in each run, which begin in the first half of the warm-up."""
+def at_once(sizes: Sequence[int], name: str = "at once", **fields: Any) -> list[Scenario]:
+    """So many requests at once in each run, which begin in the first half of the warm-up, or within a second."""
+    if fields.get("in_phase"):
+        name, fields = "in phase", fields | {"ramp_s": IN_PHASE_S}
     fields = {"ramp_s": fields["warmup_s"] / 2} | fields
-    loads = [scenario.requests(f"{size} {name}", concurrency=size, **fields) for size in sizes]
-    return loads, {"slots": max(sizes)} | limits(max(sizes), frames)
+    return [scenario.requests(f"{size} {name}", concurrency=size, **fields) for size in sizes]
 
 
-def saturated(slots: int, frames: int | None, **fields: Any) -> Load:
+def saturated(slots: int, **fields: Any) -> list[Scenario]:
     """So many slots, all busy, with whole texts and unpaced audio: no slot waits for a client."""
     fields |= {"words_every_ms": 0, "session": fields["session"] | {"lead_ms": None}}
-    loads, settings = at_once([slots + math.ceil(slots / OVER_SLOTS)], frames, **fields)
-    return loads, settings | {"slots": slots, "timeouts__queue_s": REQUEST_S}
+    return at_once([slots + math.ceil(slots / OVER_SLOTS)], **fields)
 
 
 def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -254,16 +266,25 @@ def cpu_columns(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(f"cpu % {name}", f"cpu_percent.{name}") for name in runs[0]["cpu_percent"]]
 
 
-def print_requests(title: str, runs: Sequence[dict[str, Any]]) -> None:
-    """Print `figures.request_figures` of loads."""
-    print_runs(title, [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS], runs, "{load}")
+def told(options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object], about: str) -> Told:
+    """Measure requests, and print the figures of `runner.request_runs`."""
+    info, results = measured(options, wanted, settings)
+    found = list(zip(wanted, results, strict=True))
+    runs = [run for pair in found for run in request_runs(*pair)]
+    columns = [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS]
+    print_runs(
+        f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}", columns, runs, "{load}"
+    )
+    print_memory(info)
+    return info, runs, [(one.name, first_audio_ms(measured_calls(result))) for one, result in found]
 
 
 def print_runs(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[dict[str, Any]], name: str) -> None:
     """Print runs as `report.table_of` does, and the processes of each, whose `name` is made of its figures."""
     report.table_of(title, columns, runs)
-    for run in runs:
-        print_processes(name.format_map(run), run)
+    for before, run in zip([{}, *runs], runs, strict=False):
+        if run["cpu_percent_each"] is not before.get("cpu_percent_each"):  # kinds of calls have the same processes
+            print_processes(name.format_map(run), run)
 
 
 def print_processes(name: str, run: Mapping[str, Any]) -> None:
@@ -337,25 +358,42 @@ def _fields(options: cli.ServeOptions | cli.TraceOptions | cli.StreamsOptions, *
 
 def serve(options: cli.ServeOptions) -> None:
     frames, concurrency, saturate = options.text.frames, options.concurrency, options.saturate
-    refuse_frames(options.node, frames)
+    burst, beside, in_phase = options.burst, options.beside, options.in_phase
     if sum(option is not None for option in (options.rate, concurrency, saturate)) > 1:
         raise SettingsError("--rate, --concurrency and --saturate are ways to load a node: choose one")
-    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration)
+    if in_phase and concurrency is None:
+        raise SettingsError("--in-phase is of requests at once: add --concurrency 496")
+    fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, beside=beside, in_phase=in_phase)
+    fields["trace"] = scenario.burst(burst, options.warmup, options.text.texts)
     if saturate is not None:
-        wanted, settings = saturated(saturate, frames, **fields)
+        wanted = saturated(saturate, **fields)
     elif concurrency is not None:
-        sizes = cli.numbers("--concurrency", concurrency, int)
-        wanted, settings = at_once(sizes, frames, **fields)
+        wanted = at_once(cli.numbers("--concurrency", concurrency, int), **fields)
+    elif burst and options.rate is None:
+        wanted = [scenario.requests("burst", **fields)]
     else:
-        wanted, settings = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), frames, **fields)
-    info, results = measured(options, wanted, settings)
-    runs = list(map(request_figures, wanted, results))
+        wanted = at_random(cli.numbers("--rate", options.rate or DEFAULT_RATES, float), **fields)
     every_ms = wanted[0].words_every_ms
     pace = f"a word every {every_ms:g} ms" if every_ms else "text at once"
-    print_requests(f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {pace}", runs)
-    print_memory(info)
-    times = [(one.name, first_audio_ms(measured_calls(result))) for one, result in zip(wanted, results, strict=True)]
+    pace += f"; {burst} more within 1 s, a word every {LLM_MS:g} ms" if burst else ""
+    info, runs, times = told(options, wanted, room(wanted, frames, saturate), pace)
     options.outputs.write("serve", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
+
+
+def mix(options: cli.MixOptions) -> None:
+    info, runs, times = played(options)
+    options.outputs.write("mix", info, runs, lambda plot: plot.times(f"{info['engine']} engine", times))
+
+
+def played(options: cli.MixOptions) -> Told:
+    """Play a trace to a node, or to a server of OpenAI's API, which gets a text when its last word is there."""
+    calls = mixes.calls_of(options.trace, options.conversations, options.seconds, options.seed)
+    peers = {"limits__rtc_peers": 1 + sum(call.transport == "rtc" for call in calls)}
+    if options.node.openai:
+        calls = [replace(call, transport="http", session={}) for call in calls]
+    session, end_s = options.voice.session, calls[-1].after_s + SPOKEN_S
+    wanted = [Scenario(name=options.trace, trace=calls, session=session, duration_s=end_s, tail_s=MIX_S)]
+    return told(options, wanted, room(wanted, options.frames) | peers, "of all calls, and of each kind")
 
 
 def trace(options: cli.TraceOptions) -> None:
@@ -364,9 +402,9 @@ def trace(options: cli.TraceOptions) -> None:
     except ImportError as error:
         raise SettingsError("bench trace needs OpenTelemetry: pip install 'agent-tts[otel]'") from error
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
-    wanted, settings = at_random(cli.numbers("--rate", options.rate, float), options.text.frames, **fields)
+    wanted = at_random(cli.numbers("--rate", options.rate, float), **fields)
     with stages.collector() as spans:
-        settings |= {"telemetry__endpoint": spans.url, "telemetry__stages": True}
+        settings = room(wanted, options.text.frames) | {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, results = measured(options, wanted, settings)
     points = spans.events("context")
     runs = []
@@ -384,17 +422,13 @@ def trace(options: cli.TraceOptions) -> None:
 
 
 def streams(options: cli.StreamsOptions) -> None:
-    refuse_frames(options.node, options.text.frames)
     sizes = cli.numbers("--streams", options.streams, int)
     fields = _fields(options, ramp_s=options.ramp, warmup_s=options.ramp, duration_s=options.seconds)
-    wanted, settings = at_once(sizes, options.text.frames, "callers", **fields)
-    info, results = measured(options, wanted, settings)
-    runs = list(map(request_figures, wanted, results))
+    wanted = at_once(sizes, "callers", **fields)
     ahead = f"a word every {options.text.words_every_ms:g} ms, audio {options.voice.lead_ms} ms ahead"
-    print_requests(f"{info['engine']}, {info['model']}: {ahead}", runs)
+    info, runs, _ = told(options, wanted, room(wanted, options.text.frames), ahead)
     clean = max((size for size, run in zip(sizes, runs, strict=True) if is_clean(run)), default=0)
     print(f"largest number without a gap: {clean}")
-    print_memory(info)
     series = {name: [run["cpu_percent"][name] for run in runs] for name in runs[0]["cpu_percent"]}
     title = f"{info['engine']} engine, {clean} callers without a gap"
     options.outputs.write("streams", info, runs, lambda plot: plot.lines(title, sizes, series, ("callers", "CPU, %")))
@@ -424,8 +458,8 @@ def fronts(options: cli.FrontsOptions) -> None:
     runs: list[dict[str, Any]] = []
     fields = {"warmup_s": options.warmup, "duration_s": options.duration, "session": options.voice.session}
     for size in sizes:
-        wanted, settings = saturated(slots * size, options.frames, **fields)
-        settings |= {"slots": slots, "engines": size, "fronts": size}
+        wanted = saturated(slots * size, **fields)
+        settings = room(wanted, options.frames, slots) | {"engines": size, "fronts": size}
         info, (result,) = measured(options, wanted, settings)
         runs.append({"fronts": size, **request_figures(wanted[0], result)})
     found = [run["frames_per_s"] for run in runs]

@@ -20,11 +20,12 @@ from agent_tts.bench.client import Caller
 from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
-from agent_tts.cli.bench import ModelOptions, PeersOptions, names
+from agent_tts.cli.bench import MixOptions, NodeOptions, PeersOptions, VoiceOptions, names
 from agent_tts.cli.bench_measurements import (
     BenchCheckpoint,
     checkpoint,
     missing_package,
+    played,
     print_memory,
     progress,
     run,
@@ -136,11 +137,14 @@ def figures_of(spoken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def peers(options: PeersOptions) -> None:
     """Measure, print, and write down. A peer that is not installed, or fails, is named on stderr and left out."""
+    if options.mix is not None:
+        _on_both(options, options.mix)
+        return
     wanted = [PEERS[name] for name in names("--peers", options.peers, PEERS)]
-    if not options.model.has_model:
+    if not options.node.has_model:
         raise SettingsError("every engine needs the same checkpoint: --synthetic 1.7B or --model FOLDER")
     device, dtype = _where(options.device, options.dtype)
-    with checkpoint(options.model) as made:
+    with checkpoint(options.node) as made:
         assert made is not None
         session = made.session(options.voice.session)
         named = made.config.tts_model_type == "custom_voice"
@@ -151,13 +155,26 @@ def peers(options: PeersOptions) -> None:
             session.get("instructions"),
             *(options.requests, options.warmups),
         )
-        info, runs = run(_measure(options.model, made, wanted, task))
+        info, runs = run(_measure(options.node, made, wanted, task))
     title = f"{task.dtype} on {task.device}, one request at a time, {task.frames} frames"
     report.table_of(title, COLUMNS, runs)
     print_memory(info)
     series = {"first audio": [one["first_audio_ms"] for one in runs], "a frame": [one["frame_ms"] for one in runs]}
     title, engines = f"{task.frames} frames, one request at a time", [one["engine"] for one in runs]
     options.outputs.write("peers", info, runs, lambda plot: plot.bars(title, engines, series, "ms"))
+
+
+def _on_both(options: PeersOptions, trace: str) -> None:
+    """Play a trace on a node of ours, then on another server."""
+    if (url := options.other.beside) is None:
+        raise SettingsError("--mix is for two servers: add --beside URL")
+    frames = options.frames if options.node.has_model else None
+    info, runs, ours = played(MixOptions(trace=trace, node=options.node, voice=options.voice, frames=frames))
+    node, voice = NodeOptions(url=url, key=options.other.beside_key), VoiceOptions(voice=options.other.beside_voice)
+    other, more, theirs = played(MixOptions(trace=trace, node=node, voice=voice))
+    runs += [run | {"load": f"{run['load']}, {url}"} for run in more]
+    times = [*ours, *((f"{name}, {url}", ms) for name, ms in theirs)]
+    options.outputs.write("peers", info | {"beside": other}, runs, lambda plot: plot.times("Both servers", times))
 
 
 def _where(device: str, dtype: str) -> tuple[str, str]:
@@ -179,7 +196,7 @@ def _where(device: str, dtype: str) -> tuple[str, str]:
 
 
 async def _measure(
-    options: ModelOptions, made: BenchCheckpoint, peers: Sequence[PeerEngine], task: PeerTask
+    options: NodeOptions, made: BenchCheckpoint, peers: Sequence[PeerEngine], task: PeerTask
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What our node tells of itself, and the figures of every engine that could be measured; ours first."""
     settings = {"qwen3__device": task.device, "qwen3__dtype": task.dtype, "limits__max_frames": task.frames}

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from agent_tts.bench import report
 from agent_tts.bench.quality import (
@@ -44,14 +43,9 @@ class MeasuredServer(NamedTuple):
     voice: str | None
 
     @property
-    def openai(self) -> bool:
-        """Whether it is OpenAI's API; otherwise it is a node."""
-        return urlsplit(self.node.url or "").path.rstrip("/").endswith("/v1")
-
-    @property
     def ways(self) -> tuple[str, ...]:
         """OpenAI's API takes whole texts alone."""
-        return WAYS[1:] if self.openai else WAYS
+        return WAYS[1:] if self.node.openai else WAYS
 
 
 def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
@@ -66,9 +60,8 @@ def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
         varied = [one for one, of in zip(chosen, values.values(), strict=True) if len(of) > 1]
         name = ", ".join(varied) or (node.url or node.engine_name)
         yield MeasuredServer(name, replace(node, set_=list(chosen)), voice)
-    if options.beside is not None:
-        beside = NodeOptions(url=options.beside, key=options.beside_key)
-        yield MeasuredServer(options.beside, beside, options.beside_voice)
+    if (other := options.other).beside is not None:
+        yield MeasuredServer(other.beside, NodeOptions(url=other.beside, key=other.beside_key), other.beside_voice)
 
 
 @asynccontextmanager
@@ -76,7 +69,7 @@ async def opened(
     server: MeasuredServer, options: QualityOptions, callers: int
 ) -> AsyncIterator[tuple[Speak, dict[str, Any]]]:
     """A server that speaks, and what it tells of itself. Raises as `target`."""
-    if server.openai:
+    if server.node.openai:
         info = {"url": server.node.url, "model": options.served_model, "voice": server.voice}
         async with from_openai(server.node.url or "", server.node.key, options.served_model, server.voice) as speak:
             yield speak, info

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agent_tts.cli.options import ConfigFlags
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
@@ -30,9 +31,8 @@ MIB = 1 << 20
 def compile_kernels(
     arch: str | None,
     size: str | None,
-    models: Sequence[str] | None,
     folder: Path | None,
-    config: str | None,
+    configuration: ConfigFlags,
     settings: dict[str, Any],
 ) -> int:
     """Compile for each GPU, with a line for each on stdout; the exit code, 1 when kernels could not be compiled.
@@ -42,15 +42,14 @@ def compile_kernels(
     """
     if sys.platform != "linux":
         raise SettingsError("compile: kernels are compiled ahead on Linux alone")
-    if size is not None and models:
-        raise SettingsError("--size 1.7B and --model FOLDER are two ways to name a model: choose one")
-    wanted = load_settings(find_config(config), settings)
+    wanted = load_settings(find_config(configuration.config), settings)
     if folder is not None:
         os.environ["TRITON_CACHE_DIR"] = str(folder.absolute())
     architectures = [_architecture(name.strip()) for name in arch.split(",")] if arch is not None else [_present()]
     failed = False
     with ExitStack() as stack:
-        folders = [Path(model) for model in models or ()] or list(stack.enter_context(_released(size)))
+        folders, sizes = sources(wanted, size)
+        folders += stack.enter_context(_released(sizes))
         for name in architectures:
             steps = [one for model in folders for one in _steps(model, wanted, name)]
             failed |= not _compile(steps, name)
@@ -147,12 +146,21 @@ def _present() -> str:
     return of_nvidia(torch.cuda.get_device_capability()).name
 
 
+def sources(settings: Settings, size: str | None) -> tuple[list[Path], list[str]]:
+    """The folders of checkpoints whose kernels are wanted, and the released sizes: a hub id names its own."""
+    if size is not None:
+        return [], [name.strip() for name in size.split(",")]
+    named = [Path(model.source).expanduser() for model in settings.qwen3.models]
+    folders = [path for path in named if path.is_dir()]
+    sizes = [size for size in RELEASED if any(size in path.name for path in named if path not in folders)]
+    return folders, sizes if folders or sizes else [*RELEASED]
+
+
 @contextmanager
-def _released(names: str | None) -> Iterator[list[Path]]:
+def _released(sizes: Sequence[str]) -> Iterator[list[Path]]:
     """Folders with the configurations of released sizes; removed with the block. Raises SettingsError."""
     from agent_tts.bench.checkpoint import SIZES, write_configuration
 
-    sizes = [name.strip() for name in names.split(",")] if names is not None else RELEASED
     for name in sizes:
         if name not in SIZES:
             raise SettingsError(f"--size {name}: must be of {', '.join(RELEASED)}")

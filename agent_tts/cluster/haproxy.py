@@ -28,7 +28,7 @@ _CHECK = "check inter 500ms fall 1 rise 1"
 _ERROR = '{"error":{"message":"%s","type":"%s","param":null,"code":"%s"}}'
 _FULL = _ERROR % ("no node takes new callers now: try again", "server_error", "at_capacity")
 _LOST = _ERROR % ("the node is gone: try again", "server_error", "engine_lost")
-_MANY = _ERROR % ("too many connections from this address: try again", "rate_limit_error", "rate_limited")
+_MANY = _ERROR % ("too many connections (connections per address): try again", "rate_limit_error", "rate_limited")
 
 # HTTP says why; who sends no request is gone after `timeout http-request`.
 _PER_ADDRESS = f"""  stick-table type ipv6 size 200k expire 1m store conn_cur

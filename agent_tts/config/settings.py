@@ -48,8 +48,11 @@ class Limits(Section):
     token_sessions_per_key: int | None = Field(
         None, ge=1, description="the same opened with tokens of one key; null: they count in sessions_per_key"
     )
-    requests_per_s: float = Field(
-        200.0, gt=0, description="HTTP requests and handshakes with one API key, of 5 s at once; then `rate_limited`"
+    requests_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="HTTP requests and handshakes with one API key, of 5 s at once, then `rate_limited`; "
+        "default: 3 x slots of all engines, 512 at least",
     )
     connections: int | None = Field(
         None, ge=1, description="simultaneous sessions of all clients; default: 3 x slots of all engines, 512 at least"
@@ -78,7 +81,9 @@ class Limits(Section):
 class Timeouts(Section):
     """Deadlines, in seconds."""
 
-    queue_s: float = Field(2.0, gt=0, description="longest wait for a slot, then `at_capacity`")
+    queue_s: float = Field(
+        1.8, gt=0, description="longest wait for a slot, then `at_capacity`; 1.8: the first audio comes within 2 s"
+    )
     write_s: float = Field(
         2.0, gt=0, description="longest silence of a client that takes no audio and has none to play: `slow_consumer`"
     )

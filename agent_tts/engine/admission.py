@@ -35,8 +35,8 @@ from agent_tts.options import EngineOptions
 # While others wait: the longest pause in the text of a request that keeps its slot, longer than those of a language
 # model between two words; and how long an owner has fewer slots before one is taken from a request that speaks, longer
 # than slots usually take to come free. Both are at most these shares of the longest wait for a slot.
-IDLE_S, IDLE_SHARE = 1.0, 0.5
-PATIENCE_S, PATIENCE_SHARE = 1.0, 0.5
+IDLE_S, IDLE_SHARE = 1.0, 0.6
+PATIENCE_S, PATIENCE_SHARE = 1.0, 0.6
 MAX_TAKEN_BACK = 8  # slots a step: each takes a look at all of them, and the step waits meanwhile
 
 # Free slots that are given in a step: each takes a look at all owners who wait, and the engine 0.1 ms.
@@ -163,7 +163,7 @@ class Admission:
         if self.queued >= self.free + self.policy.queue:
             refused = self._free_place(request, now)
             if refused is not None:
-                self._refuse(refused, f"all {self.policy.slots} slots are in use and the queue is full", now)
+                self._refuse(refused, f"all {self.policy.slots} slots are in use, the queue is full (queue)", now)
             if refused is request:
                 return
         waiting = self.waiting.setdefault(request.owner, deque())
@@ -329,7 +329,8 @@ class Admission:
             self._release(victim)
             victim.parked = True
         elif victim.has_text:
-            self._refuse(victim, "others wait, and this client has the most slots", now, gave_way=True)
+            why = f"others wait, and this client has the most of {self.policy.slots} slots (slots)"
+            self._refuse(victim, why, now, gave_way=True)
         else:
             why = f"no text for {now - victim.spoke_at:.1f} s while others wait: send the next text in a new context"
             self.finish(victim, Finished(victim.id, "error", code="starved", message=why, gave_way=True))
@@ -342,8 +343,8 @@ class Admission:
             if not (request.has_slot or request.parked):
                 continue
             if not request.has_text and now >= request.idle_since + self.policy.text_idle_s:
-                message = f"no text for {self.policy.text_idle_s:g} s: append text, or end the context"
-                self.finish(request, Finished(request.id, "error", code="starved", message=message))
+                why = f"no text for {self.policy.text_idle_s:g} s (limits.text_idle_s): append some, or end the context"
+                self.finish(request, Finished(request.id, "error", code="starved", message=why))
             elif request.has_slot and now >= self._leaves_at(request):
                 self.finish(request, Finished(request.id, "length"))
 
@@ -357,7 +358,7 @@ class Admission:
     def _expire_waiting(self, now: float) -> None:
         for waiting in list(self.waiting.values()):
             while waiting and now >= waiting[0].waits_since + self.policy.queue_s:
-                self._refuse(waiting[0], f"no slot came free within {self.policy.queue_s:g} s", now)
+                self._refuse(waiting[0], f"no slot came free within {self.policy.queue_s:g} s (timeouts.queue_s)", now)
 
     def _deadline_of(self, request: Request) -> float:
         idle_at = math.inf if request.has_text else request.idle_since + self.policy.text_idle_s

@@ -6,6 +6,7 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from agent_tts.engine.requests import FRAME_S, Policy, Request
@@ -37,11 +38,14 @@ class Estimates:
         self.forecast = Forecast()  # of how long slots are kept
         # Speech and text that were spoken to the end, in seconds and characters, later ones weighing more.
         self._spoken = (CHAR_S * CHARS, float(CHARS))
-        # When the last estimate was made; the times at which it has slots free, in order; and what owners with so many
-        # slots were told.
+        # When the last estimate was made; the times at which it has slots free, in order; and for owners with so many
+        # slots, when one refused request after the other would be served.
         self._estimated_at = -math.inf
         self._frees: list[float] = []
-        self._told_ms: dict[int, int] = {}
+        self._served: dict[int, Iterator[float]] = {}
+        # Owners of requests that were refused lately, and when they were told to come again. So many that those in a
+        # loop, who do not wait for it, cannot make the times of others as long as they like.
+        self._coming: deque[tuple[float, int]] = deque(maxlen=slots.policy.slots + slots.policy.queue)
 
     def learn(self, request: Request) -> None:
         """Count a request that has spoken all its text."""
@@ -50,34 +54,34 @@ class Estimates:
         self._spoken = (seconds + request.frames * FRAME_S * request.options.speed, chars + request.chars)
 
     def retry_ms(self, owner: int, now: float) -> int:
-        """When a slot would be free for a new request of this owner that waited without a limit."""
+        """When a slot would be free for a request of this owner that is refused now: each is told another time."""
         if now >= self._estimated_at + ESTIMATE_S:
             self._estimated_at, self._frees = now, self._when_free(now)
-            self._told_ms.clear()
+            self._coming = deque((one for one in self._coming if one[0] > now), self._coming.maxlen)
+            self._served.clear()
         mine = self._slots.held[owner]
-        if mine not in self._told_ms:
-            self._told_ms[mine] = retry_ms(self._served_at(mine) - now)
-        return self._told_ms[mine]
+        if mine not in self._served:
+            self._served[mine] = self._served_at(mine)
+        told_ms = retry_ms(next(self._served[mine]) - now)
+        self._coming.append((now + told_ms / 1_000, owner))
+        return told_ms
 
-    def _served_at(self, mine: int) -> float:
-        """When those ahead of a new request have got a slot or waited too long, and one more slot is free.
+    def _served_at(self, mine: int) -> Iterator[float]:
+        """When those ahead of a new request have got a slot or waited too long, and one more slot is free; then two.
 
-        Its owner has `mine` slots. Ahead are the waiting requests of owners with no more slots.
+        Its owner has `mine` slots. Ahead are the requests of owners with no more slots that wait, or will come again.
         """
-        ahead = sorted(
-            request.waits_since + self._slots.policy.queue_s
-            for other, waiting in self._slots.waiting.items()
-            if self._slots.held[other] <= mine
-            for request in waiting
-        )
+        held, queue_s = self._slots.held, self._slots.policy.queue_s
+        comes = [(one.waits_since, owner) for owner, waiting in self._slots.waiting.items() for one in waiting]
+        ahead = sorted(at + queue_s for at, owner in (*comes, *self._coming) if held[owner] <= mine)
         frees = self._frees.copy()  # sorted, so a heap
-        mean_s = self.forecast.mean_s() or frees[-1] - self._estimated_at
+        mean_s = self.forecast.mean_s(len(frees)) or sum(frees) / len(frees) - self._estimated_at
         passed = 0
         while True:
             passed = bisect_right(ahead, frees[0], passed)
             if passed == len(ahead):
-                return frees[0]
-            passed += 1
+                yield frees[0]
+            passed = min(passed + 1, len(ahead))
             heapq.heapreplace(frees, frees[0] + mean_s)
 
     def _when_free(self, now: float) -> list[float]:

@@ -21,7 +21,7 @@ class Policy:
     slots: int  # requests speaking at once
     queue: int  # requests waiting for a slot
     batch_sizes: tuple[int, ...] = ()  # as `Engine.batch_sizes`
-    queue_s: float = 2.0  # longest wait for a slot, then `at_capacity`
+    queue_s: float = 1.8  # longest wait for a slot, then `at_capacity`
     text_idle_s: float = 15.0  # longest time without text in a dry slot, then `starved`
     window_frames: int = 50  # credit: frames made and not yet taken by the listener's side
     max_frames: int = 60_000  # frames of one request, whatever its text

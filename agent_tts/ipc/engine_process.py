@@ -15,7 +15,7 @@ from typing import Any
 from loguru import logger
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.factory import chosen_engine
+from agent_tts.engine.factory import DEFAULT_SLOTS, chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.connection import EngineConnection, drop
 from agent_tts.ipc.wire import Setup, encode
@@ -52,6 +52,11 @@ def engine_settings(settings: Settings) -> list[Settings]:
     memory = settings.qwen3.memory
     sections = [{"device": device, "memory": memory / taken.count(device)} for device in taken]
     return [settings.model_copy(update={"qwen3": settings.qwen3.model_copy(update=section)}) for section in sections]
+
+
+def most_slots(settings: Settings) -> int:
+    """Slots of all engines; without the setting an engine may have fewer, by its memory or cores."""
+    return (settings.slots or DEFAULT_SLOTS) * len(engine_settings(settings))
 
 
 def engine_processes(settings: Settings) -> list[partial[EngineProcess]]:

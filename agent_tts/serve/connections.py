@@ -70,7 +70,7 @@ class ConnectionTable(Generic[C]):
         if len(self) - self.strangers >= self.room - STRANGERS:
             leaving = self._oldest(Standing.IDLE_CLIENT)
             if leaving is None:
-                raise at_capacity("connections", self.room - STRANGERS)
+                raise at_capacity("connections", self.room - STRANGERS, "limits.connections")
         self._put(connection, Standing.BUSY_CLIENT)
         return leaving
 

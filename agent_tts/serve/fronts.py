@@ -9,7 +9,7 @@ from typing import NamedTuple
 from loguru import logger
 
 from agent_tts.config.settings import MAX_FRONTS, Settings
-from agent_tts.ipc.engine_process import engine_settings
+from agent_tts.ipc.engine_process import engine_settings, most_slots
 from agent_tts.system.cores import cores
 
 # What `auto` assumes. A core of a front carries so many callers; with so few cores several fronts gain nothing.
@@ -17,7 +17,7 @@ CALLERS_A_CORE = 250  # over WebSocket or HTTP, so that a front is half busy
 PEERS_A_CORE = 50  # over WebRTC, whose audio is encoded and encrypted
 CALLERS_AN_ENGINE = 1_000  # more than a GPU speaks for at once
 PEERS_A_FRONT = 48  # the default of limits.rtc_peers
-FEWEST_CONNECTIONS = 512  # of the default of limits.connections
+FEWEST_CONNECTIONS = 512  # of the defaults of limits.connections and limits.requests_per_s
 FEWEST_CORES = 4
 
 # The extension of `agent-tts agent`, and that of its fronts where calls run in other processes.
@@ -69,10 +69,20 @@ def automatic(settings: Settings, cores: float) -> int:
 
 
 def connections(settings: Settings) -> int:
-    """`limits.connections`; by default the slots of all engines and twice as many that wait for one."""
-    if settings.limits.connections is not None:
-        return settings.limits.connections
-    return max(FEWEST_CONNECTIONS, 3 * (settings.slots or 0) * len(engine_settings(settings)))
+    """`limits.connections`; by default what the engines have room for."""
+    most = settings.limits.connections
+    return _room(settings) if most is None else most
+
+
+def requests_per_s(settings: Settings) -> float:
+    """`limits.requests_per_s`; by default one a second for each that the engines have room for."""
+    most = settings.limits.requests_per_s
+    return _room(settings) if most is None else most
+
+
+def _room(settings: Settings) -> int:
+    """The slots of all engines, and twice as many that wait for one."""
+    return max(FEWEST_CONNECTIONS, 3 * most_slots(settings))
 
 
 def rtc_peers(settings: Settings) -> int:

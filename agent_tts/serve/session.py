@@ -306,8 +306,8 @@ class Session:
     def _admit(self, context_id: str, config: SessionConfig) -> Utterance:
         if self._leaving is not None:
             raise Draining(f"no new context: {self._leaving[1]}")
-        if len(self._contexts) >= self._limits.contexts_per_session:
-            raise ContextLimit(f"{self._limits.contexts_per_session} contexts are open: end or cancel one first")
+        if len(self._contexts) >= (most := self._limits.contexts_per_session):
+            raise ContextLimit(f"{most} contexts are open (limits.contexts_per_session): end or cancel one first")
         context_no = self._context_no + 1
         listener = Listener(
             output=config.output if self._playout is None else PCM,

@@ -39,13 +39,15 @@ ENV PATH=/opt/agent-tts/bin:${PATH} \
     AGENT_TTS_LOG_FORMAT=json
 WORKDIR /var/lib/agent-tts
 USER 10001:10001
-# GPUs whose kernels are in the image, like sm_89,sm_90; without one the first start compiles them.
+# GPUs whose kernels are in the image, like sm_89,sm_90; without one each volume gets them at a first start.
 ARG ARCH
-RUN [ -z "${ARCH}" ] || agent-tts compile --arch "${ARCH}" --config gpu
+RUN [ -z "${ARCH}" ] || AGENT_TTS_HOST=127.0.0.1 agent-tts compile --arch "${ARCH}" --size 1.7B,0.6B --config gpu
 VOLUME /var/lib/agent-tts
 EXPOSE 8100/tcp
 # The node drains on it: stop with more patience than timeouts.drain_s, docker stop --time 40.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=6s --start-period=600s --retries=3 CMD ["agent-tts", "health"]
-ENTRYPOINT ["agent-tts"]
+# A node has compiled what its flags ask for before it answers: with all kernels there, that takes seconds.
+ENTRYPOINT ["sh", "-c", "if [ \"$1\" = serve ]; then (shift; exec agent-tts compile \"$@\") & \
+trap 'kill $!; exit 143' TERM INT; wait $!; trap - TERM INT; fi; exec agent-tts \"$@\"", "agent-tts"]
 CMD ["serve", "--config", "gpu"]

@@ -22,7 +22,8 @@ TOKENS = 12  # sessions that a key may open with tokens
 NODE = {"slots": 64, "limits__token_sessions_per_key": TOKENS}
 SESSIONS, CONTEXTS = 4, 16  # of the attacker's key: all slots
 ASKED = 10  # contexts that the other key asks for at once
-WAIT_S = 2.0  # `timeouts.queue_s`: within this each has a slot and, in `make attack`, its first audio
+# `timeouts.queue_s` and what a first audio takes: within this each has a slot and, in `make attack`, its first audio.
+WAIT_S = 2.0
 LONG = "It speaks without a pause, and it does not end. " * 4  # about 12 s
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections import Counter
@@ -21,15 +22,17 @@ from agent_tts.bench.runner import (
     is_clean,
     measure,
     request_figures,
+    request_runs,
     session_figures,
 )
-from agent_tts.bench.scenario import Scenario, requests
+from agent_tts.bench.scenario import Scenario, ScenarioCall, burst, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]  # client processes measure in real time
 
 SHORT = ["one two three four five", "six seven eight nine"]
+UNPACED = {"lead_ms": None}
 ALL = ["websocket", "http", "rtc", "health", "idle"]
 PROCESSES: dict[str, Any] = {"clients": 1, "client_lag_ms": {}, "cpu_percent": {}, "cpu_percent_each": {}}
 
@@ -73,13 +76,40 @@ async def test_client_processes_share_an_open_loop_and_are_monitored() -> None:
 
 async def test_a_closed_loop_keeps_its_number_of_concurrent_requests() -> None:
     """Each request starts as soon as the previous one has left: with more requests than slots, no slot waits."""
-    unpaced = {"lead_ms": None}
-    load = requests("3", concurrency=3, warmup_s=0.5, duration_s=1, ramp_s=0.2, texts=SHORT, session=unpaced)
+    load = requests("3", concurrency=3, warmup_s=0.5, duration_s=1, ramp_s=0.2, texts=SHORT, session=UNPACED)
     async with running_node(slots=2) as node:
         figures = request_figures(load, await made(node, load))
     assert (figures["errors"], figures["peak_in_flight"]) == ({}, 3)
     assert figures["requests"] > 15
     assert figures["mean_in_flight"] > 2
+
+
+async def test_callers_in_phase_begin_again_when_their_speech_has_been_played() -> None:
+    """Audio comes as far ahead as it can: whoever began again when it has come would not be in phase."""
+    load = requests("2", concurrency=2, in_phase=True, ramp_s=0.2, duration_s=3, texts=["one two"], session=UNPACED)
+    async with running_node(slots=2) as node:
+        found = await made(node, load)
+    for caller in (0, 1):
+        chain = [one for one in found.samples if one.caller == caller]
+        assert len(chain) > 2
+        for one, following in itertools.pairwise(chain):
+            assert 0 <= following.begin - one.begin - one.audio_s < 0.1
+
+
+async def test_a_burst_and_streams_beside_it_are_told_apart() -> None:
+    """The streams have processes of their own, so that they do not make the measured callers' clients late."""
+    strangers = burst(6, 0.5, SHORT)
+    load = requests("", trace=strangers, warmup_s=0.5, duration_s=1.5, beside=2, session={"lead_ms": 1_000})
+    async with running_node(slots=8) as node:
+        found = await measure(at(node), load, clients=1)
+    alone, beside = request_runs(load, found)
+    begun = [one.begin - found.window[0] + 0.5 for one in found.samples]
+    assert begun == pytest.approx([call.after_s for call in strangers])
+    assert (alone["requests"], alone["errors"], beside["errors"]) == (6, {}, {})
+    assert (alone["clients"], beside["clients"], beside["peak_in_flight"]) == (1, 1, 2)
+    assert beside["requests"] > 6
+    assert beside["audio_s_per_s"] > alone["audio_s_per_s"] > 0
+    assert alone["cpu_percent_each"].keys() == {"front", "clients 0"}
 
 
 async def test_refusals_are_counted_by_code_and_excluded_from_time_to_first_audio() -> None:
@@ -157,6 +187,32 @@ async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     assert all(one.started for one in found.samples if one.transport != "http")
     assert figures["ttfa_ms"]["p50"] > 0
     assert figures["late_ms"]["p50"] is not None
+
+
+async def test_each_call_of_a_trace_has_its_own_way() -> None:
+    """Its time, transport, voice, pace of words and of audio, and its end; a request over HTTP waits for its words."""
+    text = "one two three four five six seven eight nine ten"
+    calls = [
+        ScenarioCall(0.0, text, session={"voice": "tone-660"}),
+        ScenarioCall(0.1, text, session=UNPACED),
+        ScenarioCall(0.2, text, words_every_ms=20),
+        ScenarioCall(0.3, text, "http", words_every_ms=20),
+        ScenarioCall(0.4, text, "rtc"),
+        ScenarioCall(0.5, text, leaving="barge_in", patience_s=0.3),
+    ]
+    wanted = Scenario(name="", trace=calls, duration_s=5, tail_s=20)
+    async with running_node(slots=6) as node:
+        found = await measure(at(node), wanted)
+    assert [one.error for one in found.samples] == [None] * 6
+    start = found.samples[0].begin
+    assert [one.begin - start for one in found.samples] == pytest.approx([call.after_s for call in calls])
+    paced, unpaced, words, http, rtc, interrupted = found.samples
+    assert [one.kind for one in found.samples] == [call.kind for call in calls]
+    assert (unpaced.kind, http.kind, rtc.kind) == ("websocket, no pace", "http, no pace", "rtc")
+    assert (paced.stay_s or 0) > 1 > (unpaced.stay_s or 9)  # 2.4 s of speech, of which 1 s comes ahead
+    assert (words.ttfa_ms or 999) < 20 * 9 < (http.ttfa_ms or 0)
+    assert (interrupted.reason, paced.reason) == ("cancelled", "end")
+    assert interrupted.audio_s < paced.audio_s
 
 
 async def test_an_interrupted_call_ends_once_and_a_vanished_one_is_released() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from agent_tts.bench.peer_process import timed
 from agent_tts.cli import bench_peers
-from agent_tts.cli.bench import ModelOptions, PeersOptions
+from agent_tts.cli.bench import NodeOptions, PeersOptions
 from agent_tts.cli.bench_peers import PEERS, PeerTask, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
 from tests.support import running_node
@@ -73,4 +73,4 @@ def test_a_missing_package_is_reported_with_advice(monkeypatch: pytest.MonkeyPat
 )
 def test_an_unsupported_device_or_dtype_is_a_message(device: str, dtype: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        bench_peers.peers(PeersOptions(model=ModelOptions(synthetic="tiny"), device=device, dtype=dtype))
+        bench_peers.peers(PeersOptions(node=NodeOptions(synthetic="tiny"), device=device, dtype=dtype))

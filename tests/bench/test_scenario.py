@@ -22,11 +22,12 @@ from agent_tts.bench.runner import (
     clients_for,
     is_clean,
     request_figures,
+    request_runs,
     rtc_figures,
     session_figures,
     us_per_frame,
 )
-from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallListener, CallSample, Scenario, requests, texts_of
+from agent_tts.bench.scenario import LANGUAGES, TEXTS, CallListener, CallSample, Scenario, burst, requests, texts_of
 
 PROCESSES: dict[str, Any] = {
     "clients": 2,
@@ -62,6 +63,42 @@ def test_a_chain_repeats_its_texts_for_a_seed_and_chains_begin_within_the_ramp()
     first, again = (list(itertools.islice(load.chain(3), 10)) for _ in range(2))
     assert first == again
     assert [next(load.chain(number)).after_s for number in range(4)] == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_a_burst_comes_within_a_second_among_the_other_calls() -> None:
+    together = burst(512, 3.0, TEXTS)
+    assert together == burst(512, 3.0, TEXTS)
+    assert 3.0 <= together[0].after_s < 3.02
+    assert 3.98 < together[-1].after_s < 4.0
+    assert len({call.seed for call in together}) == 512
+    load = requests("", rate=5, warmup_s=3, duration_s=10, trace=together, words_every_ms=10)
+    calls = list(load.calls())
+    assert [call.after_s for call in calls] == sorted(call.after_s for call in calls)
+    assert [call for call in calls if call.words_every_ms == 40] == together
+    alone = requests("", rate=5, warmup_s=3, duration_s=10, words_every_ms=10)
+    assert [call for call in calls if call.words_every_ms == 10] == list(alone.calls())
+    assert list(requests("", trace=together).calls()) == together
+    assert requests("", trace=together).last_s == together[-1].after_s
+
+
+def test_callers_in_phase_say_the_same_as_others_and_never_the_same_seed() -> None:
+    """Texts of different length would end at different times, and the callers would not begin together again."""
+    load = requests("", concurrency=9, in_phase=True, ramp_s=1.0, duration_s=9)
+    calls = [list(itertools.islice(load.chain(number), 20)) for number in range(9)]
+    assert len({tuple(call.text for call in chain) for chain in calls}) == 1
+    assert len({call.text for call in calls[0]}) > 1
+    assert len({call.seed for chain in calls for call in chain}) == 180
+    assert max(chain[0].after_s for chain in calls) < 1
+
+
+def test_streams_beside_have_no_pace_and_last_as_long() -> None:
+    session = {"voice": "tone-660", "lead_ms": 1_000}
+    times = {"warmup_s": 4.0, "duration_s": 9.0}
+    load = requests("10/s", rate=10, beside=288, words_every_ms=10, session=session, trace=burst(2, 0, TEXTS), **times)
+    beside = load.streams_beside
+    assert (beside.name, beside.concurrency, beside.end_s, beside.ramp_s) == ("288 beside", 288, 13, 2)
+    assert beside.session == {"voice": "tone-660", "lead_ms": None}
+    assert (list(beside.calls()), beside.beside, next(beside.chain(0)).words_every_ms) == ([], 0, 0)
 
 
 def test_a_mixed_load_has_its_shares() -> None:
@@ -107,6 +144,8 @@ def test_texts_have_the_requested_number_of_words(words: int) -> None:
         (requests("", concurrency=256), 16, 8),  # half of the cores are for the node
         (requests("", concurrency=256), 1, 1),
         (requests("", concurrency=1_000, session={"lead_ms": 1_000}), 64, 7),
+        (requests("", rate=10, trace=burst(512, 3, TEXTS), session={"lead_ms": 1_000}), 64, 4),
+        (requests("", trace=[*burst(60, 3, TEXTS), *burst(60, 30, TEXTS)]), 64, 2),  # one after the other
         (scenarios.rtc_peers(1_000, 20, 40, {}), 32, 16),
         (scenarios.rtc_peers(48, 20, 40, {}), 32, 2),
     ],
@@ -140,6 +179,31 @@ def test_throughput_counts_audio_within_the_measured_window() -> None:
     assert (figures["peak_in_flight"], figures["mean_in_flight"]) == (2, 1.3)
     assert figures["ttfa_ms"] == dict.fromkeys(("p50", "p95", "p99", "p100"), 20.0)
     assert figures["us_per_frame"]["front"] == 8_000.0
+
+
+def test_streams_beside_are_told_apart_with_the_sum_of_both() -> None:
+    one = sample(sent_at=10.0, first_audio_at=10.1, ended_at=11.0, measured_audio_s=1.0)
+    stream = sample(sent_at=10.0, first_audio_at=10.5, ended_at=11.0, measured_audio_s=20.0, gaps=[(11.0, 0.25)])
+    wanted = requests("10/s", rate=10, duration_s=2, beside=4)
+    alone, beside = request_runs(wanted, dataclasses.replace(result(one), beside=[result(stream)]))
+    assert (alone["load"], alone["ttfa_ms"]["p50"], alone["callers_with_gaps"]) == ("10/s", 100, 0)
+    assert (beside["load"], beside["ttfa_ms"]["p50"], beside["longest_gap_ms"]) == ("4 beside", 500, 250)
+    assert (alone["audio_s_per_s"], beside["audio_s_per_s"]) == (0.5, 10.0)
+    assert alone["sum_audio_s_per_s"] == beside["sum_audio_s_per_s"] == 10.5
+    assert alone["us_per_frame"] == beside["us_per_frame"] == us_per_frame(PROCESSES["cpu_percent"], 10.5)
+    assert request_runs(wanted, result(one))[0]["sum_audio_s_per_s"] == 0.5
+
+
+def test_kinds_of_calls_are_told_apart_where_there_are_several() -> None:
+    paced = sample(sent_at=10.0, first_audio_at=10.1, measured_audio_s=1.0, kind="websocket")
+    unpaced = sample(sent_at=10.0, first_audio_at=10.3, measured_audio_s=2.0, kind="http, no pace", gaps=[(11.0, 0.25)])
+    unpaced.caller = 1
+    wanted = requests("day", duration_s=2)
+    runs = request_runs(wanted, result(paced, unpaced))
+    found = [(run["load"], run["requests"], run["ttfa_ms"]["p100"], run["callers_with_gaps"]) for run in runs]
+    assert found == [("day", 2, 300, 1), ("http, no pace", 1, 300, 1), ("websocket", 1, 100, 0)]
+    assert {run["sum_audio_s_per_s"] for run in runs} == {1.5}
+    assert [run["load"] for run in request_runs(wanted, result(paced))] == ["day"]
 
 
 def test_the_cost_of_a_process_is_its_cpu_time_per_frame() -> None:

@@ -59,6 +59,70 @@ def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results
     assert plot.stat().st_size > 10_000
 
 
+def test_serve_measures_a_burst_among_callers_and_streams_beside_them(tmp_path: Path) -> None:
+    loads = ("--engine", "tone", "--rate", "4", "--burst", "8", "--beside", "3", "--warmup", "1", "--duration", "2")
+    found, printed = measured(tmp_path, "serve", *loads, COLUMNS="240")
+    callers, beside = found["runs"]
+    assert (callers["load"], beside["load"]) == ("4/s", "3 beside")
+    assert "a word every 10 ms; 8 more within 1 s, a word every 40 ms" in printed
+    assert (callers["errors"], beside["errors"]) == ({}, {})
+    assert callers["requests"] > 8
+    assert beside["peak_in_flight"] == 3
+    assert found["node"]["settings"]["slots"] == 51
+    assert f" {callers['sum_audio_s_per_s']} " in printed
+
+
+def test_serve_measures_callers_in_phase(tmp_path: Path) -> None:
+    loads = ("--engine", "tone", "--concurrency", "3", "--in-phase", "--words", "3", *QUICK)
+    found, _ = measured(tmp_path, "serve", *loads)
+    (figures,) = found["runs"]
+    assert (figures["load"], figures["errors"], figures["silent"]) == ("3 in phase", {}, 0)
+    assert figures["requests"] >= 6
+
+
+@pytest.mark.usefixtures("fonts")
+def test_a_mix_of_a_file_is_played_and_told_by_kinds(node: str, tmp_path: Path) -> None:
+    path, plot = tmp_path / "calls.jsonl", tmp_path / "out.png"
+    calls = [
+        {"after_s": 0.3, "text": "Three words more.", "transport": "http"},
+        {"after_s": 0.0, "text": "Three words first.", "words_every_ms": 20, "session": {"voice": "tone-660"}},
+    ]
+    path.write_text("\n\n".join(map(json.dumps, calls)))
+    found, printed = measured(tmp_path, "mix", str(path), "--url", node, "--plot", str(plot), COLUMNS="200")
+    assert [run["load"] for run in found["runs"]] == [str(path), "http, no pace", "websocket"]
+    assert [(run["requests"], run["errors"], run["silent"]) for run in found["runs"]] == [
+        (2, {}, 0),
+        (1, {}, 0),
+        (1, {}, 0),
+    ]
+    assert printed.count("% of a core") == 1
+    assert plot.stat().st_size > 10_000
+
+
+def test_a_day_of_calls_passes_in_seconds(tmp_path: Path) -> None:
+    """More campaigns, turns and long texts than a small node's defaults have room for: it is started with room."""
+    found, _ = measured(tmp_path, "mix", "day", "--engine", "tone", "--conversations", "10", "--seconds", "5")
+    whole, *kinds = found["runs"]
+    assert (whole["load"], whole["errors"], whole["silent"]) == ("day", {}, 0)
+    assert sum(run["requests"] for run in kinds) == whole["requests"] > 14
+    assert {"websocket", "websocket, no pace"} <= {run["load"] for run in kinds}
+
+
+def test_peers_play_a_mix_on_another_server_too(node: str, tmp_path: Path) -> None:
+    """OpenAI's API has neither words nor a pace: its requests begin when the last word is there."""
+    path = tmp_path / "calls.yaml"
+    path.write_text("- {after_s: 0, text: one two three four, words_every_ms: 50}")
+    options = ("--mix", str(path), "--engine", "tone", "--beside", f"{node}/v1", "--beside-voice", "tone-660")
+    found, printed = measured(tmp_path, "peers", *options, COLUMNS="200")
+    ours, theirs = found["runs"]
+    assert (ours["load"], theirs["load"]) == (str(path), f"{path}, {node}/v1")
+    assert (ours["errors"], theirs["errors"]) == ({}, {})
+    assert ours["ttfa_ms"]["p50"] < 3 * 50 <= theirs["ttfa_ms"]["p50"]
+    assert ours["request_audio_s"] == theirs["request_audio_s"]
+    assert found["node"]["beside"] == {"engine": f"{node}/v1", "model": "tts-1", "voice": "tone-660"}
+    assert f"{node}/v1, tts-1" in printed
+
+
 def test_streams_reports_the_largest_number_without_a_gap(node: str, tmp_path: Path) -> None:
     loads = ("--url", node, "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3")
     found, printed = measured(tmp_path, "streams", *loads)
@@ -151,11 +215,14 @@ def test_a_signal_also_ends_the_node() -> None:
     [
         (("serve", "--rate", "1", "--concurrency", "1"), 2, b"choose one"),
         (("serve", "--rate", "1", "--saturate", "1"), 2, b"choose one"),
+        (("serve", "--burst", "1", "--in-phase"), 2, b"add --concurrency 496"),
         (("serve", "--url", "127.0.0.1:9", "--frames", "1"), 2, b"--frames is for a node of our own"),
         (("serve", "--url", "127.0.0.1:9", "--synthetic", "tiny"), 2, b"leave them out with --url"),
         (("serve", "--synthetic", "tiny", "--model", "x"), 2, b"choose one"),
         (("serve", "--type", "base"), 2, b"--type is of random weights"),
         (("streams", "--synthetic", "tiny", "--type", "x"), 2, b"unknown type 'x'"),
+        (("mix", "missing.yaml"), 2, b"missing.yaml: "),
+        (("peers", "--mix", "day"), 2, b"add --beside URL"),
         (("peers",), 2, b"--synthetic 1.7B or --model FOLDER"),
         (("peers", "--synthetic", "tiny", "--peers", "x"), 2, b"--peers x: must be of qwen-tts"),
         (("frame",), 2, b"--synthetic 1.7B and --model FOLDER are two ways"),

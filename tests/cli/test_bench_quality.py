@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent_tts.bench.quality import MEASURES, TEXTS
-from agent_tts.cli.bench import NodeOptions, QualityOptions
+from agent_tts.cli.bench import NodeOptions, OtherServer, QualityOptions
 from agent_tts.cli.bench_quality import servers
 from agent_tts.errors import SettingsError
 from tests.bench.test_report import fonts
@@ -89,8 +89,8 @@ def test_what_is_as_it_was_does_not_fail(node: str, measured: tuple[Path, str]) 
 
 def test_a_key_that_is_set_twice_is_compared() -> None:
     node = NodeOptions(engine="espeak", set_=["engine=espeak", "seed=1", "engine=tone"])
-    found = list(servers(QualityOptions(node=node, beside="http://other:1/v1", beside_voice="af")))
-    assert [(one.name, one.node.set_, one.openai) for one in found] == [
+    found = list(servers(QualityOptions(node=node, other=OtherServer(beside="http://other:1/v1", beside_voice="af"))))
+    assert [(one.name, one.node.set_, one.node.openai) for one in found] == [
         ("engine=espeak", ["engine=espeak", "seed=1"], False),
         ("engine=tone", ["engine=tone", "seed=1"], False),
         ("http://other:1/v1", None, True),

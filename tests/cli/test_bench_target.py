@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from agent_tts.bench.checkpoint import INSTRUCTIONS, SIZES, write_configuration
-from agent_tts.bench.scenario import REQUEST_S
-from agent_tts.cli.bench_measurements import SPARE_CONNECTIONS, BenchCheckpoint, at_once, at_random, limits, saturated
+from agent_tts.bench.scenario import REQUEST_S, TEXTS, burst, requests
+from agent_tts.cli.bench_measurements import (
+    SPARE_CONNECTIONS,
+    BenchCheckpoint,
+    at_once,
+    at_random,
+    limits,
+    room,
+    saturated,
+)
 from agent_tts.model.config import ModelType
 
 
@@ -31,16 +39,21 @@ def test_each_type_of_model_gets_a_voice_that_it_speaks(
 
 def test_a_saturated_node_has_more_requests_than_slots() -> None:
     """Slots never wait for clients, and no waiting request is refused."""
-    (load,), settings = saturated(600, None, session={"lead_ms": 1_000}, words_every_ms=10, warmup_s=4)
+    (load,) = saturated(600, session={"lead_ms": 1_000}, words_every_ms=10, warmup_s=4)
     assert (load.concurrency, load.words_every_ms, load.session, load.ramp_s) == (675, 0, {"lead_ms": None}, 2)
-    assert settings == {"slots": 600, "timeouts__queue_s": REQUEST_S, **limits(675)}
+    assert room([load], None, 600) == {"slots": 600, "timeouts__queue_s": REQUEST_S, **limits(675)}
     assert limits(675, 60) == {"limits__connections": 691, "limits__requests_per_s": 10_000, "limits__max_frames": 60}
 
 
 def test_a_node_has_room_for_all_requests_of_a_load() -> None:
-    loads, settings = at_once([1, 64], None, warmup_s=10)
-    assert [load.name for load in loads] == ["1 at once", "64 at once"]
-    assert settings == {"slots": 64, **limits(512 - SPARE_CONNECTIONS)}
-    loads, settings = at_random([1, 100], None)
+    loads = at_once([1, 64], warmup_s=10)
+    assert [(load.name, load.ramp_s) for load in loads] == [("1 at once", 5), ("64 at once", 5)]
+    assert room(loads, None) == {"slots": 64, **limits(512 - SPARE_CONNECTIONS)}
+    loads = at_random([1, 100])
     assert [load.name for load in loads] == ["1/s", "100/s"]
-    assert settings == limits(1_000)
+    assert room(loads, None) == limits(1_000)
+    strangers = burst(512, 3.0, TEXTS)
+    assert room(at_random([1, 10], trace=strangers, beside=288), 60) == {"slots": 900, **limits(900, 60)}
+    assert room([requests("", trace=strangers)], None) == {"slots": 512, **limits(512)}
+    (phase,) = at_once([496], warmup_s=10, in_phase=True)
+    assert (phase.name, phase.ramp_s, phase.in_phase) == ("496 in phase", 1, True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -140,6 +143,63 @@ def commands() -> list[tuple[str, list[str]]]:
         r"^ExecStart=\S+/agent-tts (.*)$", (CONFIGS / "systemd" / "agent-tts.service").read_text(), re.M
     )
     return [*found, ("systemd", shlex.split(line))]
+
+
+def entered(folder: Path, *arguments: str, fails: bool = False) -> subprocess.Popen[str]:
+    """The GPU image's entry point with these arguments, where `agent-tts` notes how it is called."""
+    fake = folder / "agent-tts"
+    compiles = "exit 1" if fails else f"touch {folder}/begun; [ -e {folder}/goes ] || exec sleep 60"
+    fake.write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\n[ "$1" != compile ] || {{ {compiles}; }}\n')
+    fake.chmod(0o755)
+    _, final = stages(CONFIGS / "docker" / "gpu.Dockerfile")
+    (line,) = values(final, "ENTRYPOINT")
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.Popen([*json.loads(line), *arguments], env=environment, text=True)
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_gpu_image_compiles_what_its_flags_ask_for_before_it_serves(tmp_path: Path, fails: bool) -> None:
+    """Whether it can or not. Mutation: its own configuration in place of the flags."""
+    (tmp_path / "goes").touch()
+    given = ("--config=gpu", "--set", 'lexicon={"a b": "c"}')
+    assert entered(tmp_path, "serve", *given, fails=fails).wait(timeout=30) == 0
+    flags = " ".join(given)
+    assert (tmp_path / "asked").read_text().splitlines() == [f"compile {flags}", f"serve {flags}"]
+
+
+@pytest.mark.node
+def test_other_commands_of_the_gpu_image_compile_nothing(tmp_path: Path) -> None:
+    assert entered(tmp_path, "doctor", "--config", "gpu").wait(timeout=30) == 0
+    assert (tmp_path / "asked").read_text() == "doctor --config gpu\n"
+
+
+@pytest.mark.node
+def test_a_container_that_compiles_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Its first process hears no signal that it does not trap. Mutation: no trap, and a node after it."""
+    process = entered(tmp_path, "serve")
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert (tmp_path / "asked").read_text() == "compile\n"
+
+
+@pytest.mark.node
+def test_the_gpu_image_can_be_built_with_kernels() -> None:
+    """It listens on every address, for which a node needs a key that a build does not have."""
+    _, final = stages(CONFIGS / "docker" / "gpu.Dockerfile")
+    (run,) = [line for line in values(final, "RUN") if "compile" in line]
+    variables = dict(
+        part.split("=", 1) for line in values(final, "ENV") for part in line.split() if "AGENT_TTS" in part
+    )
+    command = run.replace("agent-tts compile", f"{sys.executable} -m agent_tts compile")
+    environment = os.environ | variables | {"ARCH": "sm_75"}
+    told = subprocess.run(
+        ["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "GPUs from sm_80 on" in told.stderr
 
 
 @pytest.mark.parametrize(("where", "arguments"), commands())

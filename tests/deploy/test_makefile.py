@@ -33,6 +33,21 @@ def test_the_natural_voice_is_installed_with_the_rest(tmp_path: Path) -> None:
     assert all("--constraint configs/constraints.txt" in line for line in asked[::2])
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_node_on_a_gpu_has_compiled_what_its_flags_ask_for_before_it_starts(tmp_path: Path, fails: bool) -> None:
+    """Whether its kernels can be compiled or not."""
+    (tmp_path / "bin").mkdir()
+    node = tmp_path / "bin" / "agent-tts"
+    node.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n' + '[ "$1" != compile ]\n' * fails)
+    node.chmod(0o755)
+    command = ["make", "--silent", f"VENV={tmp_path}", f"--assume-old={tmp_path}/qwen", "serve-qwen", "ARGS=--slots 8"]
+    (tmp_path / "qwen").touch()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    subprocess.run(command, cwd=ROOT, env=environment, timeout=30, check=True)
+    flags = "--config gpu --slots 8"
+    assert (tmp_path / "asked").read_text().splitlines() == [f"compile {flags}", f"serve {flags}"]
+
+
 def test_where_it_has_no_wheel_all_else_is_there_and_one_line_says_so(tmp_path: Path) -> None:
     done = installed(tmp_path, onnxruntime=NO_WHEEL)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr

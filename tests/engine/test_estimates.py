@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,7 +87,42 @@ def test_those_ahead_are_served_first_unless_they_give_up_or_have_more() -> None
 
 def test_a_slot_that_is_free_is_for_the_one_ahead() -> None:
     estimates, slots = make(request(**TEXT), free=1)
-    assert estimates.retry_ms(1, NOW) == 100
     slots.waiting[2] = deque([request(waits_since=9.0)])
-    assert estimates.retry_ms(1, NOW + 0.05) == 100  # told so a moment ago
-    assert estimates.retry_ms(1, NOW + 0.1) == 13_000
+    assert estimates.retry_ms(1, NOW) == 13_000 - 6_500  # the one ahead speaks as long as a slot is taken, on average
+
+
+def test_each_of_several_is_told_to_come_for_another_slot() -> None:
+    """Within one estimate and over several, until they come. Mutation: the first slot that comes free, for all."""
+    running = [request(**TEXT | {"chars": chars}) for chars in (100, 200, 300)]
+    for seconds in (0.0, 0.2):
+        estimates, slots = make(*running)
+        slots.policy = replace(slots.policy, queue=10)
+        estimates._coming = deque(maxlen=10)
+        for _ in running:
+            estimates.forecast.ended(20.0)
+        told = [estimates.retry_ms(1, NOW + seconds * count) for count in range(5)]
+        assert told == [6_500, 13_000, 19_500, 26_500, 30_000]
+    assert estimates.retry_ms(1, NOW + 40.0) == 6_500, "those who were told have come, or never will"
+
+
+def test_those_who_do_not_come_again_are_counted_up_to_all_places() -> None:
+    """Someone in a loop makes nobody wait for longer, and one who has more slots makes nobody with fewer wait."""
+    estimates, slots = make(request(**TEXT), queue_s=60.0)
+    slots.policy = replace(slots.policy, slots=3, queue=2)
+    estimates = Estimates(cast(Slots, slots))
+    for _ in range(3):
+        estimates.forecast.ended(1.0)
+    for _ in range(100):
+        estimates.retry_ms(7, NOW)
+    assert estimates.retry_ms(1, NOW + 0.1) <= 13_000 + 6 * 1_000
+    slots.held[7] = 1
+    estimates.retry_ms(7, NOW + 0.2)
+    assert estimates.retry_ms(1, NOW + 0.4) == 13_000 + 1_000, "behind itself alone"
+
+
+def test_the_shortest_end_first_so_the_first_ends_tell_little() -> None:
+    """Mutation: their mean, as soon as there is one."""
+    estimates, _ = make(*[request(**TEXT)] * 4)
+    estimates.forecast.ended(0.2)
+    told = [estimates.retry_ms(1, NOW) for _ in range(5)]
+    assert told == [13_000] * 4 + [26_000]

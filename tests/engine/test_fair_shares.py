@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis.strategies as st
@@ -463,6 +463,7 @@ def refusals(
     """
     chance = random.Random(1)
     crowd = Crowd(slots=slots, queue=queue)
+    crowd.scheduler.admission.estimates._coming = deque(maxlen=0)  # here they do not come again
     every_s = sum(length_s(chance) for _ in range(1_000)) / 1_000 / slots / load
     opened: dict[int, float] = {}
     texts: list[tuple[float, int, int]] = []  # when, of which request, how many frames; 0 is its end
@@ -534,6 +535,68 @@ def test_retry_after_without_a_queue_is_right_on_average(streamed: bool) -> None
     assert 0.5 * true <= told <= 2 * true
 
 
+def tries(
+    load: Callable[[float], float], *, owners: int, slots: int = 64, seconds: float = 40.0
+) -> tuple[Counter[int], list[float]]:
+    """How often those were refused before who got a slot, and all waits for one, in seconds.
+
+    `load`, by the time in seconds, is in what the slots can speak. Texts are complete, like turns of a conversation.
+    Who is refused comes again when it was told to.
+    """
+    chance = random.Random(1)
+    crowd = Crowd(slots=slots, queue=2 * slots)
+    length_s = LENGTHS["like turns of a conversation"]
+    mean_s = sum(length_s(chance) for _ in range(1_000)) / 1_000
+    callers: list[tuple[float, int, float, int]] = []  # when each comes, how often it was refused, its text, its owner
+    at = 0.0
+    while at < seconds:
+        if chance.random() < load(at) / 10:
+            callers.append((at, 0, length_s(chance), chance.randrange(owners) + 1))
+        at += chance.expovariate(10 * slots / mean_s)
+    heapq.heapify(callers)
+    asking: dict[int, tuple[float, int, float, int]] = {}
+    refused, waits = Counter[int](), []
+    while callers or asking:
+        crowd.wait(max(0.0, min(callers[0][0] - crowd.now if callers else 0.1, 0.1)))
+        for event in crowd.events:
+            if isinstance(event, Started):
+                refused[asking[event.id][1]] += 1
+                waits.append(event.queue_ms / 1_000)
+            elif isinstance(event, Finished):
+                _, before, seconds_long, owner = asking.pop(event.id)
+                if event.code == "at_capacity" and not event.gave_way:
+                    again = crowd.now + (event.retry_after_ms or 0) / 1_000
+                    heapq.heappush(callers, (again, before + 1, seconds_long, owner))
+        crowd.events.clear()
+        while callers and callers[0][0] <= crowd.now:
+            caller = heapq.heappop(callers)
+            (request,) = crowd.open(caller[3])
+            asking[request] = caller
+            crowd.say(request, "x" * max(1, round(caller[2] / CHAR_S)), round(caller[2] / FRAME_S))
+            crowd.end(request)
+    return refused, waits
+
+
+LOADS: dict[str, Callable[[float], float]] = {
+    "nine times as much for 2.5 s": lambda at: 9.0 if at < 2.5 else 0.05,
+    "half as much again for 20 s": lambda at: 1.5 if at < 20 else 0.7,
+}
+
+
+@pytest.mark.parametrize("owners", [1, 8, 1_000_000], ids=["a key", "eight keys", "no keys"])
+@pytest.mark.parametrize("load", LOADS)
+def test_who_comes_again_when_told_to_mostly_gets_a_slot_and_is_heard_within_two_seconds(
+    load: str, owners: int
+) -> None:
+    """Mutations: one time for all who are refused; a longer wait in the queue; the mean of the shortest."""
+    refused, waits = tries(LOADS[load], owners=owners)
+    again = refused.total() - refused[0]
+    assert again > 30
+    assert refused[1] > 0.6 * again
+    assert refused[1] + refused[2] > 0.8 * again
+    assert max(waits) <= 1.8 + 0.001
+
+
 # ---------------------------------------------------------------- many at once
 
 
@@ -557,7 +620,7 @@ def test_owners_with_equally_many_slots_share_an_estimate(monkeypatch: pytest.Mo
     estimates = Counter[int]()
     inner = crowd.scheduler.admission.estimates._served_at
 
-    def served_at(mine: int) -> float:
+    def served_at(mine: int) -> Iterator[float]:
         estimates[mine] += 1
         return inner(mine)
 

@@ -418,7 +418,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
 def test_every_step_has_a_request(lead_ms: int) -> None:
     """A step that is due has a request that can run. A small lead is kept without underruns."""
-    bench = Bench()
+    bench = Bench(queue_s=2.0)  # at which the engine wakes once, whether somebody waits or not
     bench.open(1, EngineOptions(lead_ms=lead_ms), text="text")
     woken, least = 0, 1.0
     while (due_at := bench.next_step_at(bench.now)) is not None and due_at < 2.0:

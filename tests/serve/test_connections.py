@@ -70,7 +70,7 @@ class TableMachine(RuleBasedStateMachine):
             if len(self.alive) - self.strangers == ROOM - OWN:
                 leaving = self.leaves(Standing.IDLE_CLIENT)
                 if leaving is None:
-                    with pytest.raises(AtCapacity, match="4 connections at once"):
+                    with pytest.raises(AtCapacity, match=r"4 connections at once \(limits\.connections\)"):
                         self.table.recognise(connection)
                     return
             self.become(connection, Standing.BUSY_CLIENT)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from agent_tts.config.settings import Agent, Limits, Qwen3, Settings
-from agent_tts.serve.fronts import AGENT, RELAY, automatic, connections, front_count, roles, rtc_peers
+from agent_tts.serve.fronts import AGENT, RELAY, automatic, connections, front_count, requests_per_s, roles, rtc_peers
 from agent_tts.system.cores import cores
 
 WEB_SOCKETS_ONLY = Limits(rtc_peers=0)
@@ -66,17 +66,20 @@ def test_a_quota_counts_as_cores(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (Settings(fronts=4), (512, 192)),  # 64 slots, and 128 that wait
-        (Settings(fronts=1, slots=300), (900, 48)),
-        (Settings(fronts=1, slots=300, engines=2), (1_800, 48)),
-        (Settings(fronts=4, limits=Limits(connections=7, rtc_peers=0)), (7, 0)),
+        (Settings(fronts=4), (512, 512, 192)),  # 64 slots, and 128 that wait
+        (Settings(fronts=1, slots=300), (900, 900, 48)),
+        (Settings(fronts=1, slots=300, engines=2), (1_800, 1_800, 48)),
+        (Settings(fronts=1, engines=8), (1_536, 1_536, 48)),  # each has 64 slots, or as many as its memory allows
+        (Settings(fronts=1, slots=300, engine="qwen3", qwen3={"device": "cuda:0,cuda:1"}), (1_800, 1_800, 48)),
+        (Settings(fronts=4, limits=Limits(connections=7, rtc_peers=0)), (7, 512, 0)),
+        (Settings(fronts=4, limits=Limits(requests_per_s=0.5)), (512, 0.5, 192)),
     ],
 )
 def test_limits_follow_the_engines_and_the_fronts(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings, expected: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, expected: tuple[int, float, int]
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    assert (connections(settings), rtc_peers(settings)) == expected
+    assert (connections(settings), requests_per_s(settings), rtc_peers(settings)) == expected
 
 
 def test_calls_may_have_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

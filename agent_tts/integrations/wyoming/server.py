@@ -72,7 +72,7 @@ class WyomingConnection:
                 self._active_at = self._clock()
                 await self._dispatch(event)
         except SpeechError as error:
-            await self._send(WyomingEvent("error", {"text": error.message, "code": error.code}))
+            await self._send(WyomingEvent("error", {"text": error.message, "code": error.code, **error.again}))
         finally:
             await self._close_speech()
 

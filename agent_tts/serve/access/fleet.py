@@ -125,11 +125,11 @@ class Fleet:
         try:
             if asked:
                 answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-                self._claims.append((group, claim.token, answer))
+                self._claims.append((group and group[:2], claim.token, answer))
                 self._due.set()
                 outcome = await answer
             if outcome == FULL and group is not None:
-                why = f"{group[1]} sessions of this key, or of its tokens, are open in the fleet: close one"
+                why = f"{group[1]} sessions are open in the fleet {group[2]}, or try again"
                 raise AtCapacity(why, retry_after_ms=1_000)
             if outcome == USED:
                 raise Unauthorized(NO_TOKEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -12,7 +13,7 @@ from agent_tts.forecast import Forecast, retry_ms
 from agent_tts.ipc.front_messages import Claim, Place, Token
 from agent_tts.serve.access.fleet_counts import spend
 from agent_tts.serve.access.keys import Keys
-from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.serve.fronts import connections, requests_per_s, rtc_peers
 from agent_tts.serve.token_bucket import TokenBucket
 
 MAX_UPLOADS = 4  # bodies with a new voice, received at once; each is kept in memory
@@ -21,7 +22,7 @@ MAX_WHOLE_FILES = 4  # that are sent when they are complete; each is kept in mem
 MAX_CLIPS = 5  # that are made into voices, or wait for it; each takes seconds
 
 REQUESTS_BURST_S = 5.0  # of requests at once
-REQUESTS_RETRY_MS = 1_000
+REQUESTS_RETRY_MS = 1_000  # or longer: in this time there is room for those who were refused within a second
 # A front takes this part of what a key has left, so that it need not ask for each request. What lies unused on other
 # fronts is missing to the key: a tenth each leaves most of it where its requests are.
 ALLOWANCE = 10
@@ -62,6 +63,7 @@ class Ledger:
         self._limits = settings.limits
         self._keys = Keys(settings.auth)
         self._connections = connections(settings)
+        self._requests_per_s = requests_per_s(settings)
         # How many places of each kind there are, and the setting that says so.
         self._most: dict[Place, tuple[int, str | None]] = {
             "WebRTC peers": (rtc_peers(settings), "limits.rtc_peers"),
@@ -74,12 +76,11 @@ class Ledger:
         self._requests.clear()
         self._characters.clear()
 
-    def shared(self, front: int, number: int) -> tuple[str, int] | None:
-        """The group of a session that was granted, and how many it may have; None where that has no limit."""
+    def shared(self, front: int, number: int) -> tuple[str, int, str] | None:
+        """The group of a session that was granted, and how many it may have of what; None where that has no limit."""
         _, group = self._granted[front].get(number, (None, None))
-        if group is None or (most := self._limit(group)[0]) is None:
-            return None
-        return _name(group), most
+        most, what = (None, "") if group is None else self._limit(group)
+        return None if group is None or most is None else (_name(group), most, what)
 
     def shared_sessions(self) -> dict[str, int]:
         """Open sessions of each group that has a limit."""
@@ -145,14 +146,15 @@ class Ledger:
 
         Raises `RateLimited` if the key sends too many.
         """
-        rate = self._limits.requests_per_s
+        rate = self._requests_per_s
         bucket = self._requests.get(key_id)
         if bucket is None:
             bucket = self._requests[key_id] = TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now)
         count = max(1, int(bucket.left(now)) // ALLOWANCE) if several else 1
         if not bucket.allows(now, count):
             why = f"at most {rate:g} requests a second (limits.requests_per_s): try again"
-            raise RateLimited(why, retry_after_ms=REQUESTS_RETRY_MS)
+            wait_ms = math.ceil(1_000 * (1 - bucket.left(now)) / rate)
+            raise RateLimited(why, retry_after_ms=max(REQUESTS_RETRY_MS, wait_ms))
         return count
 
     def spend(self, key_id: str | None, characters: int, now: float) -> float:

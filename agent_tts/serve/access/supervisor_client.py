@@ -12,7 +12,6 @@ from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, RateLimited, SpeechError
 from agent_tts.ipc.channel import Channel, NoAnswer
 from agent_tts.ipc.front_messages import Claim, FreeAt, NodePage, NodeReady, Question, Release, Spend, TakeRequests
-from agent_tts.serve.access.ledger import REQUESTS_RETRY_MS
 
 ANSWER_S = 1.0  # longest wait for a count; while there is no answer, one question in this time is asked
 REFUSED_S = 0.05  # for which a key that sends too many requests is refused without a question
@@ -40,7 +39,7 @@ class SupervisorClient:
         # Requests that each key may send before the ledger is asked again.
         self._allowed: dict[str | None, int] = {}
         # Keys that send too many: until when they are refused without a question, and how.
-        self._refused: dict[str | None, tuple[float, str]] = {}
+        self._refused: dict[str | None, tuple[float, str, int | None]] = {}
         # Characters of keys that the ledger does not know yet; and from when on keys have some again, if they had none.
         self._spent: Counter[str] = Counter()
         self._free_at: dict[str, float] = {}
@@ -113,12 +112,12 @@ class SupervisorClient:
 
     async def _take_requests(self, key_id: str | None) -> None:
         if (refused := self._refused.get(key_id)) is not None and time.monotonic() < refused[0]:
-            raise RateLimited(refused[1], retry_after_ms=REQUESTS_RETRY_MS)
+            raise RateLimited(refused[1], retry_after_ms=refused[2])
         self._check_silence()
         try:
             granted = await self._count(TakeRequests(key_id))
         except RateLimited as error:
-            self._refused[key_id] = time.monotonic() + REFUSED_S, error.message
+            self._refused[key_id] = time.monotonic() + REFUSED_S, error.message, error.retry_after_ms
             raise
         self._allowed[key_id] = self._allowed.get(key_id, 0) + granted
 

@@ -209,10 +209,10 @@ def failure(context_id: str | None, error: SpeechError, request_id: str) -> Iter
         yield _dump("done", context_id, error.status, done=True)
 
 
-def error_fields(error: SpeechError, request_id: str) -> dict[str, str]:
+def error_fields(error: SpeechError, request_id: str) -> dict[str, str | int]:
     """The fields of an error besides its status."""
     title = error.code.replace("_", " ").capitalize()
-    return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id}
+    return {"title": title, "message": error.message, "error_code": error.code, "request_id": request_id, **error.again}
 
 
 def _dump(type_: str, context_id: str | None, status: int, **fields: Any) -> str:

@@ -132,7 +132,7 @@ class AuraAdapter(DeepgramAdapter):
                 yield self._numbered(answer)
             case Failed(error=error) if self._closes(error.code, error.code):
                 message = described(error)
-                yield protocol.build("Error", description=message, message=message, variant=error.code)
+                yield protocol.build("Error", description=message, message=message, variant=error.code, **error.again)
 
     def _spoken(self, utterance: SpokenUtterance) -> Iterator[Message]:
         for _ in range(utterance.flushes):
@@ -303,7 +303,7 @@ class FluxAdapter(DeepgramAdapter):
             case Failed(error=error):
                 code = FLUX_CODES.get(error.code, error.code.upper())
                 if self._closes(error.code, code):
-                    yield protocol.build("Error", code=code, description=described(error))
+                    yield protocol.build("Error", code=code, description=described(error), **error.again)
 
     def _cut(self, cut: Cancelled[str], utterance: SpokenUtterance, offset_ms: float | None) -> Message:
         """The answer to an Interrupt, whose context has been cancelled."""

@@ -92,9 +92,10 @@ class MultiStreamAdapter(ProtocolAdapter):
         self._waiting: dict[str | None, _WaitingText] = {}
         self._count = 0  # contexts so far
         self._is_heard = False  # the client has sent something
-        # Why the connection cannot be served, as code and message: an error's traceback would keep the session. It is
-        # told after the client's first message: LiveKit's class waits forever on a connection that is closed before.
-        self._failure: tuple[str, str] | None = None
+        # Why the connection cannot be served: code, message, and when to come again, because an error's traceback would
+        # keep the session. It is told after the client's first message: LiveKit's class waits forever on a connection
+        # that is closed before.
+        self._failure: tuple[str, str, int | None] | None = None
         self._is_leaving = False  # the client has asked for the end of the connection
 
     def begin(self) -> Iterator[Command]:
@@ -102,7 +103,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             query = check_message(ElevenLabsQuery, self._query)
             session = query.session(self._voice)
         except SpeechError as error:
-            self._failure = error.code, error.message
+            self._failure = error.code, error.message, error.retry_after_ms
             return
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
@@ -352,10 +353,10 @@ class MultiStreamAdapter(ProtocolAdapter):
         if context is None and failed.id is not None:
             return  # it ended while a message was on its way
         if context is None and not self._is_heard:
-            self._failure = error.code, error.message
+            self._failure = error.code, error.message, error.retry_after_ms
             return
         close_code = CLOSE_CODES.get(error.code, POLICY_VIOLATION)
-        told = {"message": error.message, "error": error.code, "code": close_code}
+        told = {"message": error.message, "error": error.code, "code": close_code, **error.again}
         if context is None:
             self.closing = (close_code, error.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
             yield protocol.dump(told)

@@ -136,4 +136,4 @@ class JambonzAdapter(UtterancesAdapter):
             case Updated():
                 yield protocol.build("connect", data={"sample_rate": self._rate, "base64_encoding": False})
             case Failed(error=error) if self._closes(error.code, error.code):
-                yield protocol.build("error", error=error.message)
+                yield protocol.build("error", error=error.message, **error.again)

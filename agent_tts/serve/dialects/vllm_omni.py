@@ -281,7 +281,7 @@ class VllmOmniAdapter(ProtocolAdapter):
 def _refusal(error: SpeechError, utterance: _Utterance | None) -> Message:
     """An error, which also tells whether part of an utterance was sent."""
     partial = {"partial_audio": True, "action": "discard"} if utterance is not None and utterance.bytes else {}
-    return protocol.build("error", message=error.message, code=error.code, **partial)
+    return protocol.build("error", message=error.message, code=error.code, **partial, **error.again)
 
 
 def _audio(utterance: _Utterance, chunk: Audio[str]) -> Iterator[Message | bytes]:

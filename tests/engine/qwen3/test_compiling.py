@@ -21,6 +21,8 @@ if sys.platform != "linux":
     pytest.skip("kernels are compiled ahead on Linux", allow_module_level=True)
 
 from agent_tts.bench.checkpoint import SIZES, write_configuration
+from agent_tts.cli.compile import sources
+from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer
@@ -192,6 +194,24 @@ def test_the_command_compiles_for_each_architecture_and_says_what_it_took(
     assert b"sm_90: " in first.stdout
     assert b"all kernels were there" in second.stdout
     assert missed(replace(steps, sizes=(1,), paged=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("models", "size", "found"),
+    [
+        ((), None, ([], ["1.7B", "0.6B"])),
+        ((), "0.6B", ([], ["0.6B"])),
+        (("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-1.7B-Base@main"), None, ([], ["1.7B"])),
+        (("/", "Qwen/Qwen3-TTS-12Hz-0.6B-Base"), None, ([Path("/")], ["0.6B"])),
+        (("/",), None, ([Path("/")], [])),
+        (("/",), "1.7B", ([], ["1.7B"])),
+        (("somebody/finetuned",), None, ([], ["1.7B", "0.6B"])),
+    ],
+)
+def test_kernels_are_those_of_the_models_that_a_node_speaks_with(
+    models: tuple[str, ...], size: str | None, found: tuple[list[Path], list[str]]
+) -> None:
+    assert sources(Settings.model_validate({"qwen3": {"models": models}}), size) == found
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ async def test_of_many_claims_on_two_nodes_as_many_as_may_be_are_granted(store: 
         other = second if node is first else first
         await other.open_soon()
         for each in (first, second):
-            with pytest.raises(AtCapacity):
+            with pytest.raises(AtCapacity, match=r"auth\.keys\.shop\.sessions"):
                 await each.open()
 
 
@@ -177,8 +177,11 @@ async def test_a_token_opens_one_session_in_the_fleet(store: Redis | Behind) -> 
 async def test_a_refused_claim_leaves_its_token_good(redis: Redis) -> None:
     async with nodes(settings_of(redis, sessions=1)) as (first, second):
         number = await first.open()
-        with pytest.raises(AtCapacity):
+        with pytest.raises(
+            AtCapacity, match=r"1 sessions are open in the fleet .*\(auth\.keys\.shop\.sessions\)"
+        ) as refused:
             await second.open("t")
+        assert refused.value.retry_after_ms
         first.ledger.release(number)
         await second.open_soon("t")
 

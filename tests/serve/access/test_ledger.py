@@ -125,7 +125,33 @@ def test_a_key_with_a_low_rate_may_send_one_request_at_once() -> None:
     assert ledger.requests("a", 0.0, several=True) == 1
     with pytest.raises(RateLimited) as refused:
         ledger.requests("a", 0.0, several=True)
+    assert refused.value.retry_after_ms == 10_000
+    with pytest.raises(RateLimited) as refused:
+        ledger.requests("a", 9.99, several=True)
     assert refused.value.retry_after_ms == REQUESTS_RETRY_MS
+    assert ledger.requests("a", 10.0, several=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"), [({}, 512), ({"slots": 880}, 2_640), ({"slots": 880, "engines": 2}, 5_280)]
+)
+def test_one_key_may_ask_for_all_that_the_engines_have_room_for(settings: dict[str, Any], rate: int) -> None:
+    """A service has one key. Those who were refused within a second are let in together when they are told to come."""
+    ledger = Ledger(Settings(**settings))
+    for _ in range(5 * rate):
+        ledger.requests("a", 0.0, several=False)
+    for _ in range(rate):
+        with pytest.raises(
+            RateLimited, match=rf"at most {rate} requests a second \(limits.requests_per_s\)"
+        ) as refused:
+            ledger.requests("a", 0.0, several=False)
+    again = (refused.value.retry_after_ms or 0) / 1_000
+    assert again == 1
+    for _ in range(rate):
+        ledger.requests("a", again, several=False)
+    ledger.requests(None, again, several=False)
+    ledger.configure(Settings(**settings, limits={"requests_per_s": 1}))
+    ledger.requests("a", again, several=False)
 
 
 def named(**values: Any) -> tuple[Ledger, str]:

@@ -91,6 +91,29 @@ async def test_a_key_may_send_its_requests_to_one_front_or_to_all() -> None:
         assert rest.count(429) == 30 - rest.count(200)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/audio/speech",
+        "/v1/text-to-speech/v",
+        "/tts/bytes",
+        "/v1/speak",
+        "/v1/vapi",
+        "/v1/jambonz",
+        "/v1/audio/voices",
+    ],
+)
+async def test_every_vendors_clients_hear_of_a_full_key_by_status_headers_and_the_setting(path: str) -> None:
+    async with running_fronts(limits={"requests_per_s": 0.2}, **KEYS) as node, httpx.AsyncClient(headers=ONE) as http:
+        url = node.fronts[0].url
+        assert (await http.get(f"{url}/v1/models")).status_code == 200
+        for _ in range(2):  # the second is refused by the front alone
+            refused = await http.post(f"{url}{path}", json={})
+            assert refused.status_code == 429
+            assert (refused.headers["retry-after"], int(refused.headers["retry-after-ms"]) > 4_000) == ("5", True)
+            assert "limits.requests_per_s" in refused.text
+
+
 # ---------------------------------------------------------------- without answers
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 
 from agent_tts.config.settings import Limits, Settings
-from agent_tts.errors import SlowConsumer
+from agent_tts.errors import RateLimited, SlowConsumer
 from agent_tts.messages import Append, Audio, End, Open
 from agent_tts.protocol.adapter import Command, Failed, ProtocolAdapter
+from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
@@ -176,6 +177,22 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         {"type": "Close"},
     ),
 }
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, "native"])
+def test_every_protocol_says_why_a_caller_is_refused_and_when_to_come_again(kind: str, fatal: bool) -> None:
+    """Over HTTP the headers say so, for all vendors."""
+    adapter = NativeAdapter() if kind == "native" else KINDS[kind][0]()
+    tuple(adapter.begin())
+    told = [*adapter.encode(Failed(None, RateLimited("limits.requests_per_s", retry_after_ms=1_234), fatal=fatal))]
+    if not told:  # it is told after the client's first message
+        with pytest.raises(RateLimited) as refused:
+            tuple(adapter.decode(json.dumps({"text": "Hi"})))
+        told = [*adapter.encode(Failed(None, refused.value))]
+    error = json.loads(told[0])
+    assert error["retry_after_ms"] == 1_234
+    assert "limits.requests_per_s" in error.values()
 
 
 def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = False) -> Connected | None:
