@@ -164,6 +164,7 @@ $(VENV)/dev: pyproject.toml configs/constraints.txt tests/package.json | $(BIN)/
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps qwen-tts==0.1.1 Resemblyzer==0.1.4  # the reference for the model's tests, weights of `bench quality`; see pyproject.toml
 	$(PIP) --no-deps openai-agents==0.24.0 griffelib==2.4.1 mcp==2.3.0 mcp-types==2.3.0 sse-starlette==3.7.0  # calls the agent; it wants an older websockets
+	$(PIP) --no-deps speech-to-speech==1.1.0  # a client of the node; it wants an older openai, and models
 	@mkdir -p $(VENV)/npm && cp tests/package.json $(VENV)/npm
 	@! command -v npm >/dev/null || npm install --silent --prefix $(VENV)/npm  # tests of web/client.js and of vendors' clients
 	@touch $@ $(VENV)/base

@@ -196,7 +196,8 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "load": scenario.name,
         "requests": len(calls),
         **call_figures(calls, result.samples, *result.window),
-        "silent": sum(call.error is None and call.first_audio_at is None for call in calls),
+        "silent": sum(call.error is None and call.first_audio_at is None and not call.late_ms for call in calls),
+        "late_ms": percentiles([ms for call in calls for ms in call.late_ms], 50, 99, 100),  # packets of WebRTC
         "gaps": len(gaps),
         "callers_with_gaps": len({caller for caller, _ in gaps}),
         "longest_gap_ms": round(max((ms for _, ms in gaps), default=0.0), 1),

@@ -67,7 +67,7 @@ ERRORS = ("errors", "errors")
 REQUESTS = [
     *(("load", "load"), ("requests", "requests"), ("connect ms", "connect_ms.p50")),
     *(("first audio p50", "ttfa_ms.p50"), ("p95", "ttfa_ms.p95"), ("p99", "ttfa_ms.p99"), ("most", "ttfa_ms.p100")),
-    *(("audible p50", "audible_ms.p50"), ("p95", "audible_ms.p95")),
+    *(("audible p50", "audible_ms.p50"), ("p95", "audible_ms.p95"), ("packets late p99", "late_ms.p99")),
     *(
         ("gaps", "gaps"),
         ("callers", "callers_with_gaps"),

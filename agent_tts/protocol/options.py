@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
@@ -15,7 +16,6 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
     create_model,
-    field_validator,
     model_validator,
 )
 
@@ -25,13 +25,42 @@ from agent_tts.protocol.validation import UNKNOWN_FIELD, first_complaint, messag
 from agent_tts.text.entries import Lexicon
 
 
-class Strict(BaseModel):
+class _Nullable(BaseModel):
+    """A null is absent, where it is no value of the field and the field has a default: clients send both."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        return {name: value for name, value in given.items() if value is not None or name not in _nullable(cls)}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name in _nullable(cls) & properties.keys():
+            properties[name] = {"anyOf": [properties[name], {"type": "null"}]}
+        return schema
+
+
+@functools.cache
+def _nullable(model: type[BaseModel]) -> set[str]:
+    """The fields of a model whose null is their default."""
+    return {
+        name
+        for name, field in model.model_fields.items()
+        if not field.is_required() and type(None) not in get_args(field.annotation)
+    }
+
+
+class Strict(_Nullable):
     """Base of configurations. Unknown fields are errors, so that a misspelt setting is not ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class Lenient(BaseModel):
+class Lenient(_Nullable):
     """Base of clients' messages. Unknown fields are ignored: newer clients and clients of other vendors send them."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -140,11 +169,6 @@ class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
     timestamps: Literal["word", "none"] = "word"
     output: OutputFormat = OutputFormat()
     sampling: SamplingFields = SamplingFields()
-
-    @field_validator("language", mode="before")
-    @classmethod
-    def _null_is_auto(cls, value: object) -> object:
-        return "auto" if value is None else value
 
     def merged(self, fields: dict[str, Any], max_lead_ms: int) -> SessionConfig:
         """This configuration with `fields` replaced; `output` and `sampling` are merged field by field.

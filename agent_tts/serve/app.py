@@ -20,7 +20,7 @@ from loguru import logger
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -168,6 +168,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # a redirect would name a scheme, which a proxy with TLS has changed
         telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's holds URLs and messages of faults
     )
     app.state.node = node
@@ -200,27 +201,36 @@ class _Queued:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
+            scope = _routed(scope)
             probe = scope["path"] if scope["path"] in http.PROBES else None
             name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
             await Flow(self._node.fair_queue.share(name)).wait(REQUEST_S)
         await self._app(scope, receive, send)
 
 
+def _routed(scope: Scope) -> Scope:
+    """A request as routes have it: a path without a slash at its end, and GET for HEAD, whose body uvicorn drops."""
+    path: str = scope["path"]
+    if path.endswith("/") and not path.startswith(("/docs/", "/web/")):  # links of a page are relative to its folder
+        scope = {**scope, "path": path.rstrip("/") or "/"}
+    return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
+
+
 class _Origins(CORSMiddleware):
-    """CORS for the origins that the settings allow now."""
+    """CORS for the origins that the settings allow now. Their pages may send every header and read every one."""
 
     def __init__(self, app: ASGIApp, node: Node) -> None:
-        headers = ["Authorization", "Content-Type", "X-API-Key"]
-        super().__init__(app, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"], allow_headers=headers)
+        methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+        super().__init__(app, allow_methods=methods, allow_headers=["*"], expose_headers=["*"])
         self._node = node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Without such origins no answer depends on one."""
-        app = super().__call__ if self._node.settings.auth.allowed_origins else self.app
+        app = super().__call__ if self._node.guard.origins else self.app
         await app(scope, receive, send)
 
     def is_allowed_origin(self, origin: str) -> bool:
-        return origin in self._node.settings.auth.allowed_origins
+        return origin.lower() in self._node.guard.origins
 
 
 class _Page(StaticFiles):
@@ -274,8 +284,12 @@ def _add_page(app: FastAPI) -> None:
     async def index(request: Request) -> Response:
         return await page.get_response("index.html", request.scope)
 
+    async def home(request: Request) -> Response:
+        return RedirectResponse("../" if request.url.path.endswith("/") else "./")
+
     docs = Docs(folder / "docs", PAGE_HEADERS)
     app.router.routes += [Route("/", index), Route("/docs", docs.serve), Route("/docs/{name:path}", docs.serve)]
+    app.router.routes += [Route("/web", home), Route("/web/", home)]
     app.mount("/web", page)
 
 

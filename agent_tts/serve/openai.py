@@ -19,6 +19,7 @@ from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
 from agent_tts.speech.audio.files import FileFormat
 from agent_tts.speech.routing import Routing
+from agent_tts.voices import DESIGN
 
 
 class VoiceRef(Strict):
@@ -42,12 +43,15 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
         None, **limits("language"), description="goes before the model's; default: the voice's"
     )
     normalize: bool | None = Field(None, description="say numbers, money and dates in words; default: the node's")
+    stream: bool = Field(True, description="of vLLM-Omni: the answer is always sent while it is made")
+    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = Field(None, description="of vLLM-Omni")
 
     def options(self, *, normalize: bool = False) -> SpeechOptions:
         """The engine's options, unpaced; `normalize` is the value if the request has none."""
+        voice = self.voice.id if isinstance(self.voice, VoiceRef) else self.voice
         return speech_options(
             self,
-            voice=self.voice.id if isinstance(self.voice, VoiceRef) else self.voice,
+            voice=DESIGN if voice is None and self.task_type == "VoiceDesign" else voice,
             language=self.language or "auto",
             normalize=normalize if self.normalize is None else self.normalize,
             sampling=sampling_of(self),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +30,8 @@ from agent_tts.voices.names import Mix, did_you_mean, library_name, parse_mix
 
 # Accepted in addition to the engine's own model names; each stands for any model that speaks the voice.
 OPENAI_MODELS = ("gpt-4o-mini-tts", "tts-1", "tts-1-hd")
+# Snapshots have a date behind the name: gpt-4o-mini-tts-2025-12-15, tts-1-1106. It changes nothing.
+_DATED = re.compile(rf"^({'|'.join(map(re.escape, OPENAI_MODELS))})-(\d{{4}}-\d\d-\d\d|\d{{4}})(?=-|$)")
 
 # Names that a library voice cannot have, with any engine.
 RESERVED = frozenset({*OPENAI_VOICES, *QWEN_VOICES, *PSEUDO_VOICES})
@@ -117,6 +120,7 @@ class Routing:
         names = self.model_names()
         if name not in names:
             name = name.rpartition("/")[2]  # of a hub id
+            name = _DATED.sub(r"\1", name)
         for known in names:
             if name == known:
                 return self._models.get(known), None

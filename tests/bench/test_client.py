@@ -99,7 +99,7 @@ async def test_callers_in_phase_begin_again_when_their_speech_has_been_played() 
 async def test_a_burst_and_streams_beside_it_are_told_apart() -> None:
     """The streams have processes of their own, so that they do not make the measured callers' clients late."""
     strangers = burst(6, 0.5, SHORT)
-    load = requests("", trace=strangers, warmup_s=0.5, duration_s=1.5, beside=2, session={"lead_ms": 1_000})
+    load = requests("", trace=strangers, warmup_s=0.5, duration_s=3, beside=2, session={"lead_ms": 1_000})
     async with running_node(slots=8) as node:
         found = await measure(at(node), load, clients=1)
     alone, beside = request_runs(load, found)

@@ -204,6 +204,10 @@ def test_kinds_of_calls_are_told_apart_where_there_are_several() -> None:
     assert found == [("day", 2, 300, 1), ("http, no pace", 1, 300, 1), ("websocket", 1, 100, 0)]
     assert {run["sum_audio_s_per_s"] for run in runs} == {1.5}
     assert [run["load"] for run in request_runs(wanted, result(paced))] == ["day"]
+    packets = sample(sent_at=10.0, late_ms=[1.0] * 98 + [4.0] * 2, kind="rtc")  # whose sound is not looked at
+    whole, rtc, _ = request_runs(wanted, result(paced, packets))
+    assert (rtc["load"], rtc["late_ms"]["p99"], rtc["silent"], whole["silent"]) == ("rtc", 4, 0, 0)
+    assert request_runs(wanted, result(sample(sent_at=10.0)))[0]["silent"] == 1
 
 
 def test_the_cost_of_a_process_is_its_cpu_time_per_frame() -> None:

@@ -1,4 +1,4 @@
-"""Clients of other projects in a browser, unmodified, in conversations with the node's agent."""
+"""Clients of other projects in a browser, unmodified: conversations with the node's agent, and speech."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.browser.test_talk_agent import LONG, QUICK, WITHOUT_ECHO, microphone
 from tests.measure.chromium import Page, chromium
-from tests.support import until
+from tests.support import running_node, until
 
 pytestmark = pytest.mark.real_time
 
@@ -130,3 +130,54 @@ async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_
             await page.js("hangUp()")
             await until(lambda: agent.calls == 0)
             assert await page.js("call('ek_wrong').catch((error) => error.cause.status)") == 401
+
+
+KEY = "k" * 32
+RAW = {"container": "wav", "encoding": "pcm_s16le", "sample_rate": 24_000}
+JSON = {"content-type": "application/json"}
+# What the SDKs of vendors send in a browser: path, headers, body.
+SENT: list[tuple[str, dict[str, str], dict[str, Any] | None]] = [
+    (
+        "/tts/bytes",
+        {"x-api-key": KEY, "cartesia-version": "2026-03-01", **JSON},
+        {"transcript": "Hi", "output_format": RAW, "voice": {"mode": "id", "id": "alloy"}, "model_id": "sonic-3"},
+    ),
+    ("/v1/text-to-speech/alloy/stream", {"xi-api-key": KEY, "x-fern-language": "JavaScript", **JSON}, {"text": "Hi"}),
+    ("/v1/speak", {"authorization": f"token {KEY}", "x-client-info": "deepgram-js", **JSON}, {"text": "Hi"}),
+    ("/v1/audio/speech/", {"authorization": f"Bearer {KEY}", "openai-beta": "x", **JSON}, {"input": "Hi"}),
+    ("/v1/models", {"authorization": f"Bearer {KEY}", "traceparent": "00-0-0-00"}, None),
+]
+
+
+async def test_sdks_in_a_page_of_an_allowed_origin_speak_and_read_the_headers() -> None:
+    """Each request of OpenAI's SDK has eight headers of its own, for which the browser asks first.
+
+    Fails if a preflight allows a list of headers, or if the answer exposes none.
+    """
+    async with running_node() as page_of, running_node() as stranger, chromium() as browser:
+        auth = {"api_keys": [KEY], "allowed_origins": [page_of.url]}
+        async with running_node(auth=auth, slots=1, queue=0) as node, browser.page() as page:
+            await page.open(page_of.url + "/health")
+            await page.js(await bundle("speech"))
+            url, key = json.dumps(node.url), json.dumps(KEY)
+            body = {"model": "gpt-4o-mini-tts-2025-12-15", "voice": "nova", "input": "Hello there.", "speed": None}
+            spoken = await page.js(f"speak({url}, {key}, {json.dumps(body)})")
+            assert spoken["size"] > 1_000
+            assert spoken["headers"]["x-voice"].startswith("tone-")
+            assert spoken["headers"]["ai-disclosure"] == "mode=machine-generated"
+            assert await page.js(f"retrieve({url}, {key}, 'openai/tts-1-hd-1106')") == "openai/tts-1-hd-1106"
+            for path, headers, sent in SENT:
+                asked = ", ".join(map(json.dumps, (node.url + path, headers, sent)))
+                assert await page.js(f"ask({asked})") == 200, path
+            async with AsyncOpenAI(base_url=f"{node.url}/v1", api_key=KEY) as client:
+                long: Any = {"model": "tts-1", "voice": "alloy", "input": "word " * 3_900, "response_format": "pcm"}
+                async with client.audio.speech.with_streaming_response.create(**long):
+                    full = await page.js(f"speak({url}, {key}, {json.dumps(body)})")
+            assert (full["status"], full["code"]) == (503, "at_capacity")
+            assert int(full["headers"]["retry-after"]) >= 1
+            await page.open(stranger.url + "/health")
+            await page.js(await bundle("speech"))
+            assert "status" not in await page.js(f"speak({url}, {key}, {json.dumps(body)})")
+            for path, headers, sent in SENT:
+                asked = ", ".join(map(json.dumps, (node.url + path, headers, sent)))
+                assert await page.js(f"ask({asked})") == "blocked", path

@@ -19,10 +19,13 @@ import pytest
 from openai import OpenAI
 
 from agent_tts.config.loading import FIELDS
+from agent_tts.engine.espeak.voices import LIKE
+from agent_tts.engine.qwen3.voices import ALIASES, SPEAKERS
 from agent_tts.errors import BY_CODE
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.routes.docs import Docs
+from agent_tts.voices import OPENAI_VOICES
 from tests.deploy.test_monitoring import EXPOSED
 from tests.integrations.pipecat.pipeline import running
 from tests.support import running_node, typed
@@ -211,6 +214,19 @@ async def test_the_openai_example_runs(tmp_path: Path, monkeypatch: pytest.Monke
         program = example.replace("http://127.0.0.1:8100", running.url)
         await asyncio.to_thread(run, program)
     assert (tmp_path / "hello.wav").read_bytes()[:4] == b"RIFF"
+
+
+async def test_the_table_of_voices_by_sound_is_that_of_the_engines() -> None:
+    text = (DOCS / "moving-from-openai.md").read_text()
+    rows = re.findall(r"^\| (\w+) \| (\w+)(?:, .*)? \| (man|woman) \|$", text, re.M)
+    assert {name: voice for name, voice, _ in rows} == ALIASES
+    assert {name: {"m": "man", "f": "woman"}[LIKE[name][0]] for name in OPENAI_VOICES} == {
+        row[0]: row[2] for row in rows
+    }
+    for name, voice, _ in rows:
+        described = re.search(rf"^\| \w+ \| {voice}, (.*) \|.*\|$", text, re.M)
+        assert described, name
+        assert re.findall(r"\b(?:wo)?man\b", described[1]) == re.findall(r"\b(?:wo)?man\b", SPEAKERS[voice][1])
 
 
 def run(program: str) -> None:

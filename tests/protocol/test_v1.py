@@ -12,7 +12,7 @@ from agent_tts.errors import BadMessage, SpeechError, UnknownType, UnsupportedFo
 from agent_tts.messages import Append, Cancel, End, Flush, Open
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Ping, Played, Update
-from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.options import OutputFormat, SamplingFields, SessionConfig
 from tests.examples import examples
 
 
@@ -198,6 +198,11 @@ def test_a_voice_and_a_speaker_embedding_replace_each_other() -> None:
 def test_null_is_the_default_language_and_an_unpaced_lead() -> None:
     config = SessionConfig().merged({"language": None, "lead_ms": None, "seed": None}, 60_000)
     assert (config.language, config.lead_ms) == ("auto", None)
+
+
+def test_null_of_other_fields_is_their_default() -> None:
+    config = SessionConfig(speed=2).merged({"speed": None, "output": {"bit_rate": None}, "sampling": None}, 60_000)
+    assert (config.speed, config.output, config.sampling) == (1.0, OutputFormat(), SamplingFields())
 
 
 @pytest.mark.parametrize(("asked", "given_"), [(0, 120), (80, 120), (500, 500), (10**7, 60_000)])

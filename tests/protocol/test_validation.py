@@ -201,3 +201,58 @@ def test_the_count_is_exact_whatever_stands_in_strings(value: dict[str, Any], in
     if held(value):
         with pytest.raises(BadMessage):
             validation._check_count(text, held(value) - 1)
+
+
+# ---------------------------------------------------------------- null
+
+
+def kinds(base: type[BaseModel]) -> list[type[BaseModel]]:
+    """All of a base's classes, also those that a dialect makes at import."""
+    return [each for kind in base.__subclasses__() if kind.__module__ != __name__ for each in (kind, *kinds(kind))]
+
+
+OPTIONAL = [
+    (kind, name)
+    for kind in dict.fromkeys(kinds(Lenient) + kinds(Strict))
+    for name, field in kind.model_fields.items()
+    if not field.is_required()
+]
+
+
+def test_null_is_taken_for_every_field_that_may_be_left_out() -> None:
+    """By one rule, in the base of all messages: what a vendor's SDK may send as null needs no line of its own."""
+    assert {"SpeechRequest", "VllmConfig", "ElevenLabsRequest", "CartesiaRequest", "JambonzRequest", "NewClone"} <= {
+        kind.__name__ for kind, _ in OPTIONAL
+    }
+    for kind, name in OPTIONAL:
+        try:
+            kind.model_validate({name: None})
+        except ValidationError as error:
+            wrong = {each["loc"][:1]: each["type"] for each in error.errors() if each["type"] != "missing"}
+            assert (name,) not in wrong, (kind.__name__, name, wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        (
+            {"speed": None, "stream_format": None, "response_format": None, "model": None},
+            (1.0, "audio", "mp3", "tts-1"),
+        ),
+        ({"speed": 2, "stream_format": "sse", "response_format": None, "model": None}, (2.0, "sse", "mp3", "tts-1")),
+    ],
+)
+def test_null_is_the_default_and_changes_nothing_else(fields: dict[str, Any], found: tuple[Any, ...]) -> None:
+    request = openai.SpeechRequest.model_validate({"input": "Hi", **fields})
+    assert tuple(getattr(request, name) for name in fields) == found
+
+
+def test_null_keeps_its_meaning_where_it_has_one() -> None:
+    request = openai.SpeechRequest.model_validate({"input": "Hi", "leading_silence_ms": None})
+    assert request.leading_silence_ms is None
+
+
+@pytest.mark.parametrize("fields", [{"input": None}, {"input": "Hi", "voise": None}])
+def test_null_is_no_text_and_no_excuse_for_a_wrong_name(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        openai.SpeechRequest.model_validate(fields)

@@ -264,6 +264,27 @@ def test_a_models_name_may_contain_the_language(model: str | None, language: str
     assert resolve(NAMED, model=model, language=language).language == spoken
 
 
+DATED: tuple[str, ...] = (
+    "gpt-4o-mini-tts-2025-12-15",
+    "gpt-4o-mini-tts-2025-03-20",
+    "tts-1-1106",
+    "tts-1-hd-1106",
+    "openai/tts-1-1106",
+)
+DATED += ("tts-1-2026-01-31", "openai/gpt-4o-mini-tts-2025-12-15", "tts-1-hd-1106-de", "gpt-4o-mini-tts-2025-12-15-de")
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_snapshot_is_the_model_without_its_date(name: str) -> None:
+    options = resolve(NAMED, model=name)
+    assert (options.model, options.language) == (None, "de" if name.endswith("-de") else "auto")
+
+
+@pytest.mark.parametrize("name", ["tts-1-110", "tts-1-11067", "tts-1-2025-12", "tts-1-1106-1106", "custom-1.7b-1106"])
+def test_other_numbers_are_no_dates(name: str) -> None:
+    refused(UnknownModel, *EVERY, model=name)
+
+
 @pytest.mark.parametrize(
     ("asked", "date"),
     [

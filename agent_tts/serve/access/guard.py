@@ -90,7 +90,8 @@ class Guard(Budget):
         self._characters: dict[str, TokenBucket] = {}  # by key
         for name in settings.auth.keys:
             self._metrics.usage.show(name)
-        self._origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
+        # Those of browsers that are allowed besides the node's own.
+        self.origins = {origin.rstrip("/").lower() for origin in settings.auth.allowed_origins}
         self._token_ttl_s = settings.auth.token_ttl_s
         self._tokens = Tokens(self.ledger.secret, self._keys.ids)
         self.ledger.configure(settings)
@@ -220,7 +221,7 @@ class Guard(Budget):
         if origin is None:
             return
         origin = origin.lower()
-        if _netloc(origin) != host and origin not in self._origins:
+        if _netloc(origin) != host and origin not in self.origins:
             raise Unauthorized("this origin is not allowed: add it to auth.allowed_origins")
 
     def _is_known_host(self, host: str) -> bool:
@@ -228,7 +229,7 @@ class Guard(Budget):
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return is_loopback(name) or any(_netloc(origin) == host for origin in self._origins)
+        return is_loopback(name) or any(_netloc(origin) == host for origin in self.origins)
 
     async def admit(self, client: Client, place: Place | None = None) -> Permit:
         """Count a session or request until its permit is closed, and use up its token. Cancelling it is safe.

@@ -80,7 +80,7 @@ routes = APIRouter(prefix="/pronunciation-dicts", dependencies=[cartesia_errors]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-@routes.get("/")
+@routes.get("")
 async def list_dictionaries(
     request: Request,
     client: Authorized,
@@ -111,7 +111,7 @@ async def list_dictionaries(
     return StreamingResponse(pieces(), media_type="application/json")
 
 
-@routes.post("/")
+@routes.post("")
 async def create_dictionary(request: Request, client: Authorized) -> Response:
     """Add a dictionary."""
     wanted = await read_fields(request, CartesiaNewDictionary, RULES_BYTES)

@@ -12,7 +12,7 @@ from agent_tts.errors import SpeechError, UnknownType, UnknownVoice, Unsupported
 from agent_tts.messages import Cancelled, Finished, Started
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Later, Update, Updated
-from agent_tts.protocol.options import Lenient, SessionConfig
+from agent_tts.protocol.options import Lenient, SessionConfig, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.utterances import SpokenUtterance, TextMessage, UtterancesAdapter
@@ -246,9 +246,8 @@ class FluxAdapter(DeepgramAdapter):
         try:
             SessionConfig.model_validate(fields)
         except ValidationError:
-            limit = SessionConfig.model_json_schema()["properties"]["speed"]
             failure = protocol.build("ConfigureFailure", code="SPEED_OUT_OF_RANGE", field="speed", value=speed)
-            failure["description"] = f"speed is {limit['minimum']} to {limit['maximum']}"
+            failure["description"] = "speed is {ge} to {le}".format(**limits("speed"))
             return Echo(failure)
         return Update(fields)
 

@@ -284,8 +284,11 @@ class SpeechResponse(Response):
                     if self._seal is not None and last:
                         last = await self._seal(last)
                     await self._start(writer)
-                    if last is None:
-                        return  # the server cuts the connection
+                    if last is None:  # the server closes the connection
+                        if not writer.is_framed:
+                            await writer.finish()
+                            writer.cut()
+                        return
                     data = held + last
                     for at in range(0, len(data), SENT_AT_ONCE):
                         piece = data[at : at + SENT_AT_ONCE]

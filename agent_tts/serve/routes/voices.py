@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -36,11 +38,14 @@ from agent_tts.voices.enroll import (
     MAX_PROMPT_CHARS,
     MAX_TRANSCRIPT_CHARS,
     Enrolment,
+    decode,
 )
 from agent_tts.voices.library import FOLLOW_S, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 
+CONSENT_ID = "cons_"  # begins the ids of recorded consents, as OpenAI's
 LEXICON_BYTES = 1 << 20  # of an uploaded lexicon
 
 
@@ -102,6 +107,14 @@ class NewEmbedding(NewVoice):
     consent_by: ConsentBy = None
 
 
+class NewConsent(Strict):
+    """A recording in which a speaker consents."""
+
+    name: str = Field(pattern=r"\S", max_length=200, description="the client's name for it")
+    language: str = Field(pattern=r"^[A-Za-z0-9]{1,8}([-_][A-Za-z0-9]{1,8}){0,7}$", description="BCP 47, such as en-US")
+    recording: Annotated[bytes, BeforeValidator(_is_file), Field(description="an audio file, which is not kept")]
+
+
 _TYPES: dict[str, type[NewVoice]] = {"audio_sample": NewClone, "prompt": NewDesign, "embedding": NewEmbedding}
 
 
@@ -116,8 +129,12 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise InvalidRequest(f"type: must be one of {', '.join(_TYPES)}", "type")
+    return _checked(model, given)  # type: ignore[return-value]
+
+
+def _checked(model: type[Model], given: dict[str, Any]) -> Model:
     try:
-        return model.model_validate(given)  # type: ignore[return-value]
+        return model.model_validate(given)
     except ValidationError as error:
         raise validation.body_error(error, model) from None
 
@@ -193,6 +210,33 @@ class VoiceDetails(BaseModel):
         return cls.model_validate(known | {"languages": languages}, from_attributes=True)
 
 
+class VoiceConsent(BaseModel):
+    """A consent that was recorded. Its id holds all of it: a node keeps it with a voice, and nowhere else."""
+
+    id: str = ""
+    object: Literal["audio.voice_consent"] = "audio.voice_consent"
+    created_at: int  # Unix time, in seconds
+    name: str
+    language: str
+    sha256: str  # of the recording, which its client has
+
+    @classmethod
+    def of(cls, new: NewConsent) -> Self:
+        now, digest = datetime.now(UTC), hashlib.sha256(new.recording).hexdigest()
+        made = cls(created_at=int(now.timestamp()), name=new.name, language=new.language, sha256=digest)
+        held = made.model_dump_json(exclude={"id", "object"}).encode()
+        return made.model_copy(update={"id": CONSENT_ID + base64.urlsafe_b64encode(held).decode()})
+
+    @classmethod
+    def read(cls, consent_id: str) -> Self:
+        """The consent of an id, or `ValueError`."""
+        held = base64.urlsafe_b64decode(consent_id.removeprefix(CONSENT_ID))
+        return cls.model_validate_json(held).model_copy(update={"id": consent_id})
+
+    def statement(self) -> str:
+        return f"{self.name}: recording in {self.language}, SHA-256 {self.sha256}, at {self.created_at} s of Unix time"
+
+
 class VoiceDeleted(BaseModel):
     """A deleted voice."""
 
@@ -204,7 +248,7 @@ class VoiceDeleted(BaseModel):
 routes = APIRouter(prefix="/v1/audio", responses=ERRORS)
 
 
-def _one_of(*models: type[NewVoice]) -> dict[str, Any]:
+def _one_of(*models: type[Strict]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
@@ -215,6 +259,7 @@ _LEXICON = {
 _CLIP = {"audio_sample": {"type": "string", "format": "binary", "description": "an audio file"}}
 _ONLY_CLIP = {"type": "object", "properties": _CLIP, "required": ["audio_sample"], "additionalProperties": False}
 _DETECTED = {"required": True, "content": {multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}}}
+_RECORDING = {"required": True, "content": {multipart.CONTENT_TYPE: _one_of(NewConsent)}}
 _BODY = {
     "required": True,
     "content": {
@@ -249,6 +294,8 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
         with await node.guard.place("new voices"):
             new = await read_as(request, partial(parse, content_type), clip_bytes)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
+        if not isinstance(new, NewDesign) and new.consent.startswith(CONSENT_ID):
+            new = new.model_copy(update={"consent": _stated(new.consent)})
         voice = await _unless_gone(request.receive, _add(node, enrolment, new))
     await _told(node)
     return VoiceAdded.of(voice, new.type)
@@ -273,6 +320,33 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
     await _in_library(request, name, "can be deleted", lambda library: library.delete(name))
     await _told(node_of(request))
     return VoiceDeleted(id=name)
+
+
+@routes.post("/voice_consents", openapi_extra={"requestBody": _RECORDING})
+async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
+    """Record a consent, whose id can be the `consent` of a voice. The recording is checked, and not kept."""
+    node, settings = node_of(request), node_of(request).settings.voices
+    _enrolment(node)
+    with await node.guard.admit(client):
+        with await node.guard.place("new voices"):
+            content_type = request.headers.get("content-type", "")
+            form = await read_as(request, partial(multipart.parse, content_type), settings.clip_bytes)
+        new = _checked(NewConsent, form)
+        with await node.guard.place("clips"):
+            try:
+                await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
+            except InvalidRequest as error:
+                raise InvalidRequest(error.message.replace("audio_sample", "recording"), "recording") from None
+    return VoiceConsent.of(new)
+
+
+@routes.get("/voice_consents/{consent_id}")
+async def show_consent(consent_id: str, request: Request, client: Authorized) -> VoiceConsent:
+    """A recorded consent."""
+    try:
+        return VoiceConsent.read(consent_id)
+    except ValueError:
+        raise HTTPException(404, "this is no id of a recorded consent") from None
 
 
 @routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
@@ -309,6 +383,15 @@ def _lexicon(body: bytes) -> Lexicon:
         return read_pls(body)
     why = "a JSON object from words to what is said, or a PLS document"
     return Lexicon.of(validation.decode(body, why, (1 + len(fields(Entry))) * MAX_ENTRIES))
+
+
+def _stated(consent_id: str) -> str:
+    """What a recorded consent says."""
+    try:
+        return VoiceConsent.read(consent_id).statement()
+    except ValueError:
+        why = "no id that POST /v1/audio/voice_consents of a node gave; or say in words how the speaker agreed"
+        raise InvalidRequest(f"consent: {why}", "consent") from None
 
 
 async def _told(node: Node) -> None:

@@ -104,6 +104,20 @@ class PlayerConnection(asyncio.Protocol):
         super().connection_lost(exc)
 
 
+class OldCycle(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: one without a length ends with its connection."""
+
+    _is_counted = False  # whether it has a length
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self._is_counted = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            self.chunked_encoding = None if self._is_counted else False
+        elif message["type"] == "http.response.body" and not self._is_counted:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
@@ -213,7 +227,10 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         self._unparsed = 0
         self.config.table.busy(self.transport)
         self._clear_deadline()
+        earlier = self.cycle
         super().on_headers_complete()
+        if self.cycle is not earlier and self.parser.get_http_version() == "1.0":
+            self.cycle.__class__ = OldCycle
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -388,7 +405,7 @@ _NAMES: dict[type, str] = {
     HttpToolsProtocol: "_should_upgrade _unsupported_upgrade_warning connection_lost connection_made cycle "
     "data_received flow handle_websocket_upgrade headers loop on_body on_header on_headers_complete on_message_begin "
     "on_message_complete on_response_complete on_url parser pipeline scope send_400_response transport",
-    RequestResponseCycle: "response_complete",
+    RequestResponseCycle: "chunked_encoding expected_content_length response_complete send",
     WebSocketsSansIOProtocol: "close_sent conn connection_lost curr_msg_data_type data_received disconnected frames "
     "handle_cont handle_parser_exception handle_ping handle_pong handshake_complete handshake_initiated "
     "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue receive run_asgi schedule_ping send "

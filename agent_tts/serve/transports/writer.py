@@ -42,6 +42,8 @@ class Writer:
         self._send = send
         self._timeouts = timeouts
         self._check_s = timeouts.write_s / CHECKS
+        # Whether the client can tell the end of what is sent from a lost connection.
+        self.is_framed = scope.get("http_version") != "1.0"
         self._connection: HttpProtocol | WebSocketProtocol = scope["extensions"][CONNECTION]
         if self._connection.transport.is_closing():  # it has no socket to ask, and takes no options
             raise ClientDisconnected

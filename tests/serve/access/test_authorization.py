@@ -35,6 +35,8 @@ NOBODY = "nobody"  # they need an agent
 MATRIX = {
     ("GET", "/"): OPEN,
     ("MOUNT", "/web"): OPEN,
+    ("GET", "/web"): OPEN,
+    ("GET", "/web/"): OPEN,
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/{name:path}"): OPEN,
     ("GET", "/openapi.json"): OPEN,
@@ -51,6 +53,8 @@ MATRIX = {
     ("GET", "/v1/audio/voices/{name}"): KEYED,
     ("GET", "/v1/audio/voices/{name}/lexicon"): KEYED,
     ("PUT", "/v1/audio/voices/{name}/lexicon"): KEYED,
+    ("POST", "/v1/audio/voice_consents"): KEYED,
+    ("GET", "/v1/audio/voice_consents/{consent_id}"): KEYED,
     ("POST", "/v1/audio/detect"): KEYED,
     ("GET", "/v1/models"): KEYED,
     ("GET", "/v1/models/{model:path}"): KEYED,
@@ -66,8 +70,8 @@ MATRIX = {
     ("GET", "/v1/voices"): KEYED,
     ("POST", "/v1/vapi"): KEYED,
     ("POST", "/v1/jambonz"): KEYED,
-    ("GET", "/pronunciation-dicts/"): KEYED,
-    ("POST", "/pronunciation-dicts/"): KEYED,
+    ("GET", "/pronunciation-dicts"): KEYED,
+    ("POST", "/pronunciation-dicts"): KEYED,
     ("GET", "/pronunciation-dicts/{dictionary_id}"): KEYED,
     ("PATCH", "/pronunciation-dicts/{dictionary_id}"): KEYED,
     ("DELETE", "/pronunciation-dicts/{dictionary_id}"): KEYED,
@@ -165,6 +169,49 @@ async def test_a_page_may_do_by_cors_what_the_routes_are_for() -> None:
         for method, path in KEYED_ROUTES:
             asked = GOOD_ORIGIN | {"Access-Control-Request-Method": method}
             assert (await http.options(path, headers=asked)).status_code == 200, (method, path)
+
+
+SENT = (
+    "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os,x-stainless-package-version,"
+    "x-stainless-retry-count,x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout",
+    "authorization,openai-organization,openai-project",
+    "cartesia-version,content-type,x-api-key",
+    "content-type,xi-api-key,x-fern-language,x-fern-runtime,x-fern-sdk-name,x-fern-sdk-version",
+    "authorization,content-type,x-deepgram-session-id",
+    "idempotency-key",
+    "openai-beta",
+    "range",
+    "traceparent,tracestate",
+    "x-vapi-secret",
+    "if-none-match",
+)
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_a_page_may_send_what_the_sdk_of_a_vendor_sends(sent: str) -> None:
+    """The answer allows what the browser asks for, and only to pages of the origins in the settings."""
+    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": sent}
+        taken = await http.options("/v1/audio/speech/", headers=asked | GOOD_ORIGIN)
+        assert taken.status_code == 200
+        assert taken.headers["access-control-allow-headers"] == sent
+        assert taken.headers["access-control-allow-origin"] == GOOD_ORIGIN["Origin"]
+        refused = await http.options("/v1/audio/speech", headers=asked | BAD_ORIGIN)
+        assert (refused.status_code, refused.headers.get("access-control-allow-origin")) == (400, None)
+
+
+async def test_a_page_may_read_every_header() -> None:
+    """`*` is all of them, where no cookies are sent: those of refusals and of other vendors, too."""
+    auth = AUTH | {"allowed_origins": ["https://App.example/"]}
+    async with running_node(auth=auth, engine="tone") as running:
+        async with httpx.AsyncClient(base_url=running.url, headers={**RIGHT, **GOOD_ORIGIN}) as http:
+            spoken = await http.post("/v1/audio/speech", json={"input": "Hi"})
+            refused = await http.post("/v1/audio/speech", json={"input": ""}, headers={"Authorization": "Bearer wrong"})
+            for answer in (spoken, refused):
+                assert answer.headers["access-control-expose-headers"] == "*"
+                assert answer.headers["access-control-allow-origin"] == GOOD_ORIGIN["Origin"]
+                assert "access-control-allow-credentials" not in answer.headers
+            assert spoken.headers["x-voice"]
 
 
 async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:

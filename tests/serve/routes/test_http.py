@@ -114,6 +114,32 @@ async def test_options_are_those_of_a_session(http: httpx.AsyncClient, node: Run
     assert len({(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}) == 1
 
 
+NULLS: tuple[str, ...] = (
+    "model",
+    "voice",
+    "speed",
+    "stream_format",
+    "response_format",
+    "instructions",
+    "language",
+    "pitch",
+    "clean",
+)
+NULLS += ("markup", "c2pa", "normalize", "text_mode", "stream", "task_type", "lexicon", "speaker_embedding", "top_k")
+
+
+async def test_null_is_absent(http: httpx.AsyncClient, node: RunningNode) -> None:
+    """The types of OpenAI's SDKs allow it, and clients in other languages write it for what is not set."""
+    plain = await speak(http, seed=1)
+    for nulls in (*((name,) for name in NULLS), NULLS):
+        response = await http.post(
+            "/v1/audio/speech", json={"input": "one two three", "seed": 1, **dict.fromkeys(nulls)}
+        )
+        assert (response.status_code, response.content) == (200, plain.content), nulls
+    timed = {"text": "Hi", "model_id": None, "apply_text_normalization": None, "voice_settings": {"speed": None}}
+    assert (await http.post("/v1/text-to-speech/nova", json=timed)).status_code == 200
+
+
 async def test_audio_is_streamed(http: httpx.AsyncClient, node: RunningNode) -> None:
     """The first bytes arrive while the engine still generates."""
     for format in CONTENT_TYPES:
@@ -238,6 +264,117 @@ async def test_draining_node_refuses() -> None:
     assert (response.status_code, error_of(response)["code"]) == (503, "draining")
     refused = node.node.metrics.registry.get_sample_value("agent_tts_refused_total", {"code": "draining"})
     assert refused == 1
+
+
+# ---------------------------------------------------------------- HTTP/1.0, HEAD, a slash at the end
+
+
+async def old(node: RunningNode, request: str, body: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
+    """Head and rest of the answer to HTTP/1.0, up to the end of the connection; as ApacheBench and old nginx ask."""
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{request} HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: {len(content)}\r\n\r\n"
+    answer, loop = b"", asyncio.get_running_loop()
+    async with raw(node, head.encode() + content) as sock, asyncio.timeout(10):
+        while piece := await loop.sock_recv(sock, 65_536):
+            answer += piece
+    before, _, behind = answer.partition(b"\r\n\r\n")
+    return before.lower(), behind
+
+
+@pytest.mark.parametrize("fields", [{"response_format": name} for name in CONTENT_TYPES] + [{"stream_format": "sse"}])
+async def test_http_1_0_gets_no_chunks(http: httpx.AsyncClient, node: RunningNode, fields: dict[str, str]) -> None:
+    """The end of the connection is that of the file. Fails if `OldCycle` is not used."""
+    body: dict[str, Any] = {"input": "one two three", "seed": 1, **fields}
+    head, file = await old(node, "POST /v1/audio/speech", body)
+    assert b" 200 " in head
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert file == (await http.post("/v1/audio/speech", json=body)).content
+
+
+async def test_http_1_0_gets_other_answers_with_their_length(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for request, body in (
+        ("GET /health", None),
+        ("GET /web/icon.svg", None),
+        ("POST /v1/audio/speech", {"input": ""}),
+        ("GET /nothing", None),
+        ("POST /v1/audio/speech", {"input": "x", "instructions": "fault:raise@0"}),
+    ):
+        head, rest = await old(node, request, body)
+        assert f"content-length: {len(rest)}".encode() in head, request
+        assert b"transfer-encoding" not in head
+    head, rest = await old(node, "HEAD /health")
+    assert (b" 200 " in head, rest) == (True, b"")
+
+
+async def test_http_1_0_notices_a_failure_in_the_middle(node: RunningNode) -> None:
+    """A regular end of the connection would be that of a whole file."""
+    body = {"input": "a" * 40, "instructions": "fault:raise@5", "response_format": "pcm"}
+    with pytest.raises(ConnectionResetError):
+        await old(node, "POST /v1/audio/speech", body)
+    await until(lambda: idle(node))
+
+
+READ: tuple[str, ...] = (
+    "/health",
+    "/ready",
+    "/metrics",
+    "/v1/models",
+    "/v1/models/tts-1",
+    "/v1/audio/voices",
+    "/v1/audio/voices/alloy",
+)
+READ += ("/v1/voices", "/pronunciation-dicts", "/v1/pronunciation-dictionaries", "/openapi.json", "/api/agent", "/")
+PAGES = ("/docs/", "/docs/index.md", "/docs/page.png", "/web/app.js", "/web/style.css", "/web/icon.svg")
+
+
+@pytest.mark.parametrize("path", READ + PAGES)
+async def test_head_is_get_without_its_body(http: httpx.AsyncClient, node: RunningNode, path: str) -> None:
+    """Uptime monitors and `wget --spider` ask so. On one connection: a body would be taken for the next answer."""
+    got, head = await http.get(path), await http.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    told = {"content-type", "content-encoding", "content-security-policy"}
+    assert {name: head.headers.get(name) for name in told} == {name: got.headers.get(name) for name in told}
+    if path != "/metrics":  # they have counted the first request
+        assert head.headers.get("content-length") == got.headers.get("content-length")
+    assert (await http.get("/health")).json()["status"] == "ok"
+
+
+async def test_head_of_what_only_speaks_is_refused(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for path in ("/v1/audio/speech", "/v1/text-to-speech/nova", "/tts/bytes", "/v1/tokens"):
+        assert (await http.head(path)).status_code == 405
+    assert (await http.head("/v1/nothing")).status_code == 404
+    assert (await http.head("/v1/models/whisper-1")).status_code == 404
+
+
+@pytest.mark.parametrize("path", READ)
+async def test_a_slash_at_the_end_changes_nothing(http: httpx.AsyncClient, node: RunningNode, path: str) -> None:
+    """No redirect: behind TLS it would lead to http://, and a POST would lose its body."""
+    got = await http.get(f"{path}//")
+    assert (got.status_code, got.headers["content-type"]) == (200, (await http.get(path)).headers["content-type"])
+
+
+async def test_speech_is_made_at_a_path_with_a_slash_at_its_end(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for path, body in (
+        ("/v1/audio/speech", {"input": "Hi"}),
+        ("/v1/text-to-speech/nova", {"text": "Hi"}),
+        ("/v1/text-to-speech/nova/stream", {"text": "Hi"}),
+        ("/v1/text-to-speech/nova/with-timestamps", {"text": "Hi"}),
+        ("/v1/text-to-speech/nova/stream/with-timestamps", {"text": "Hi"}),
+        ("/v1/speak", {"text": "Hi"}),
+        ("/v1/jambonz", {"text": "Hi"}),
+        ("/v1/tokens", None),
+    ):
+        plain, slashed = [(await http.post(each, json=body)) for each in (path, f"{path}/")]
+        assert (slashed.status_code, slashed.headers["content-type"]) == (200, plain.headers["content-type"]), path
+
+
+async def test_the_page_is_found_beside_its_files(http: httpx.AsyncClient, node: RunningNode) -> None:
+    for path in ("/web", "/web/"):
+        moved = await http.get(path)
+        assert "//" not in moved.headers["location"]  # a proxy knows the scheme and the host
+        assert str(moved.url.join(moved.headers["location"])) == f"{node.url}/"
+    assert (await http.get("/docs")).headers["location"] == "docs/"
 
 
 # ---------------------------------------------------------------- failures in the middle

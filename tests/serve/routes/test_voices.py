@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -26,7 +27,18 @@ from tests.fronts import running_fronts
 from tests.serve.processes.test_server import raw, read_all
 from tests.serve.routes.test_http import error_of
 from tests.small_disk import NEEDS_ROOT, small_disk
-from tests.support import RunningNode, app_with, ended, present, running_app, settings_of, taken, until, with_models
+from tests.support import (
+    RunningNode,
+    app_with,
+    ended,
+    present,
+    running_app,
+    running_node,
+    settings_of,
+    taken,
+    until,
+    with_models,
+)
 from tests.voices.clips import KINDS, encoded, tone
 
 pytestmark = pytest.mark.node
@@ -156,6 +168,82 @@ async def test_designs_and_embeddings_are_sent_as_json(tmp_path: Path, base: Mod
         assert await names(http) == ["old", "vec"]
         shown = (await http.get("/voices/old")).json()
         assert (shown["prompt"], shown["consent"]) == ("a calm old man", None)
+
+
+# ---------------------------------------------------------------- recorded consents
+
+
+async def test_a_voice_is_cloned_with_a_recorded_consent_as_at_openai(tmp_path: Path, base: Model) -> None:
+    """With the official client, unmodified, and the recording as the application sends it. The voice keeps it."""
+    recording, name = encoded(KINDS["mp3"], tone()), "Zoë's consent 同意 " + "x" * 180
+    async with voices_of(tmp_path / "one", base) as (node, _), openai_client(node) as client:
+        made = await client.audio.voice_consents.create(
+            name=name, language="en-US", recording=("c.mp3", recording, "audio/mpeg")
+        )
+        assert (made.object, made.name, made.language) == ("audio.voice_consent", name, "en-US")
+        assert not files_below(tmp_path)
+    async with voices_of(tmp_path / "two", base) as (node, http), openai_client(node) as client:  # any node takes it
+        assert await client.audio.voice_consents.retrieve(made.id) == made
+        voice = await client.audio.voices.create(audio_sample=("b.wav", CLIP), consent=made.id, name="bob")
+        assert voice.id == "bob"
+        kept = (await http.get("/voices/bob")).json()["consent"]
+        digest = hashlib.sha256(recording).hexdigest()
+        said = f"{name}: recording in en-US, SHA-256 {digest}, at {made.created_at} s of Unix time"
+        assert (kept["statement"], kept["clip_sha256"]) == (said, hashlib.sha256(CLIP).hexdigest())
+        vector = {"type": "embedding", "speaker_embedding": [0.25] * (base.vector_size or 0)}
+        (await http.post("/voices", json=vector | {"name": "vec", "consent": made.id})).raise_for_status()
+        assert (await http.get("/voices/vec")).json()["consent"]["statement"] == said
+        assert not any(recording[200:400] in path.read_bytes() for path in files_below(tmp_path))
+
+
+async def test_the_program_of_the_page_on_moving_from_openai_runs(
+    tmp_path: Path, base: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "web/docs/moving-from-openai.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
+    for name in ("consent.wav", "clip.wav"):
+        (tmp_path / name).write_bytes(CLIP)
+    monkeypatch.chdir(tmp_path)
+    async with voices_of(tmp_path / "library", base) as (node, http):
+
+        def run() -> None:
+            with openai.OpenAI(base_url=f"{node.url}/v1", api_key="x", max_retries=0) as client:
+                exec(program, {"client": client})
+
+        await asyncio.to_thread(run)
+        assert "Bob agrees: recording in en-US" in (await http.get("/voices/bob")).json()["consent"]["statement"]
+
+
+WRONG_IDS = ("cons_1234", "cons_", "cons_" + "W1tb" * 400, "cons_eyJuYW1lIjoieCJ9", "cons_bnVsbA==", "cons_é")
+
+
+async def test_consents_are_refused_with_the_reason(tmp_path: Path, base: Model) -> None:
+    async with voices_of(tmp_path, base) as (_, http):
+
+        def send(clip: bytes = CLIP, **fields: str) -> Any:
+            form = {"name": "Bob", "language": "en-US"} | fields
+            return http.post("/voice_consents", data=form, files={"recording": ("c.wav", clip, "audio/wav")})
+
+        for answer, param in (
+            (await send(name=" "), "name"),
+            (await send(name="x" * 201), "name"),
+            (await send(language="the English"), "language"),
+            (await send(b"no sound"), "recording"),
+            (await send(encoded(KINDS["wav"], tone(0.2))), "recording"),
+            (await send(voice="x"), None),
+            (await http.post("/voice_consents", data={"name": "x", "language": "en", "recording": "text"}), None),
+            *[(await clone(http, consent=wrong), "consent") for wrong in WRONG_IDS],
+        ):
+            assert (answer.status_code, error_of(answer)["param"]) == (400, param), answer.text
+        for wrong in (*WRONG_IDS, "nobody"):
+            assert (await http.get(f"/voice_consents/{wrong}")).status_code == 404
+    assert not files_below(tmp_path)
+
+
+async def test_a_node_that_clones_no_voices_records_no_consents() -> None:
+    async with running_node() as node, httpx.AsyncClient(base_url=f"{node.url}/v1/audio") as http:
+        answer = await http.post("/voice_consents", data={"name": "x", "language": "en"}, files={"recording": CLIP})
+        assert (answer.status_code, error_of(answer)["code"]) == (400, "unsupported")
 
 
 # ---------------------------------------------------------------- refusals
