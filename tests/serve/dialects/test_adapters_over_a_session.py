@@ -330,7 +330,13 @@ WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]
         [{"context_id": "a", "flush": True}, CLOSED],
     ),
     "dialogue": (
-        [{"context_id": "a", "voices": ["v"], "inputs": [{"text": "Hi. " * 20, "voice_id": "v"}]}],
+        [
+            {
+                "context_id": "a",
+                "voices": ["v"],
+                "inputs": [{"text": "Hi there, how are you doing today? ", "voice_id": "v"}],
+            }
+        ],
         {"context_id": "a", "inputs": [{"text": "word ", "voice_id": "w"}]},
         [{"context_id": "a", "flush": True}, CLOSED],
     ),
@@ -352,7 +358,8 @@ WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]
 def busy(kind: str) -> tuple[Connected, dict[str, Any], list[dict[str, Any]]]:
     """A connection whose client has sent a whole text, which is spoken; and more of `WAITS`."""
     spoken, later, ends = WAITS[kind]
-    adapter = KINDS[kind][0]() if kind != "multi-stream" else MultiStreamAdapter("v", {}, Limits(), NO_DICTIONARIES)
+    elevenlabs = {"multi-stream": MultiStreamAdapter, "dialogue": DialogueAdapter}
+    adapter = elevenlabs[kind]("v", {}, Limits(), NO_DICTIONARIES) if kind in elevenlabs else KINDS[kind][0]()
     peer = Connected(adapter, CONFIG.model_copy(update={"limits": Limits()}))
     for message in spoken:
         peer.say(message)
