@@ -7,6 +7,7 @@ import { CloneDialog } from "./clone.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
 import { History } from "./history.js";
+import { MOST_CHARS, carriedBy, linkTo } from "./link.js";
 import { Meters } from "./meters.js";
 import { NodeView } from "./node_view.js";
 import { Notices } from "./notices.js";
@@ -66,7 +67,7 @@ const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 const api = new Api();
 const wave = new Wave(at("wave"));
-const meters = new Meters(at("meters"));
+const meters = new Meters(at("speak"));
 const notices = new Notices(at("notices"));
 const traffic = new Traffic(at("traffic-list"));
 const speaker = new Speaker(at("said"), wave, meters);
@@ -77,6 +78,7 @@ const cloning = new CloneDialog(api);
 const voices = new VoiceField(api, clip, {
   input: at("voice"),
   list: at("voice-list"),
+  named: at("voice-named"),
   about: at("voice-about"),
   preview: at("hear"),
   clone: at("add-voice"),
@@ -102,6 +104,8 @@ let typed = false;
 let mostChars = Infinity;
 /** Whether the list of voices is here. */
 let hasVoices = false;
+/** Name of the voice that a link asks for, until the list of voices is here. */
+let carriedVoice = "";
 /** Why the session was lost before the last turn was complete; null if it was not. @type {ApiError | null} */
 let cutBy = null;
 /** Why the last session, or connection of a turn, was lost. @type {ApiError | null} */
@@ -122,9 +126,7 @@ connection.onopen = (session, sink) => {
   at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
-  // Only neural engines take instructions.
   neural = session.created.engine === "qwen3";
-  at("instructions-field").hidden = !neural;
   mostChars = session.created.limits?.text_context_chars ?? Infinity;
   showSettings();
   const heard = HEARD[session.created.engine ?? ""];
@@ -205,7 +207,9 @@ function showCut(error) {
 async function loadVoices() {
   try {
     const list = await api.voices();
-    voices.fill(list, voices.chosen?.name ?? kept.voice);
+    voices.fill(list, carriedVoice || (voices.chosen?.name ?? kept.voice));
+    if (carriedVoice && voices.chosen?.name !== carriedVoice) showError({ code: "unknown_voice", message: "" });
+    carriedVoice = "";
     talk.voice.fill(list);
     const languages = [...new Set(list.voices.flatMap((voice) => voice.languages))];
     const options = languages.map((code) => new Option(languageName(code, list.voices), code));
@@ -257,6 +261,7 @@ function showError(error) {
 composer.onbegin = async () => {
   clip.stop();
   typed = false;
+  history.begin();
   await unlock();
   if (connection.state !== "ready") await connection.open();
   if (!connection.session) return null;
@@ -317,7 +322,9 @@ function stop(since) {
 
 at("composer").addEventListener("submit", (event) => {
   event.preventDefault();
+  if (!composer.text.trim() && !speaker.writable) return showLimit("There is nothing to say yet: write something here.");
   if (composer.arrival === "live") return composer.finish();
+  if (showLimit()) return at("text").focus();
   lastText = composer.text;
   composer.speak(lastText);
 });
@@ -377,13 +384,16 @@ for (const gesture of ["pointerdown", "keydown"]) addEventListener(gesture, () =
 const settings = /** @type {HTMLFormElement} */ (at("settings"));
 const snippetForm = /** @type {HTMLFormElement} */ (at("code-form"));
 
+/** How to speak is told in words to neural engines, but not to clones, which speak as their clip does. */
+const takesInstructions = () => neural && voices.chosen?.kind !== "clone";
+
 function choice() {
   return {
     base: api.url("."),
     voice: voices.chosen?.name ?? "",
     language: /** @type {HTMLSelectElement} */ (at("language")).value,
     speed: Number(/** @type {HTMLInputElement} */ (at("speed")).value),
-    instructions: neural ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
+    instructions: takesInstructions() ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
     text: composer.text,
     locked: Boolean(api.key),
   };
@@ -392,6 +402,7 @@ function choice() {
 /** Put back what the user chose the last time. Voice and language follow when their lists are here. */
 function restore() {
   composer.text = kept.text ?? SAMPLES[0].text;
+  follow();
   for (const name of ["arrival", "transport"]) {
     const radio = settings.querySelector(`[name=${name}][value="${CSS.escape(kept[name] ?? "")}"]`);
     if (radio instanceof HTMLInputElement) radio.checked = true;
@@ -400,6 +411,16 @@ function restore() {
     if (id in kept) /** @type {HTMLInputElement} */ (at(id)).value = kept[id];
   }
   connection.transport = /** @type {"websocket" | "webrtc"} */ (new FormData(settings).get("transport"));
+}
+
+/** Fill in what the page's address carries, once; whether it is spoken is the user's choice. */
+function follow() {
+  const carried = carriedBy(location.hash);
+  if (!carried) return;
+  window.history.replaceState(null, "", "#speak");
+  composer.text = carried.text;
+  carriedVoice = carried.voice;
+  if (hasVoices) loadVoices();
 }
 
 function keep() {
@@ -420,6 +441,13 @@ function showSettings() {
   if (isLive && SAMPLES.some(({ text }) => text === composer.text)) composer.text = "";
   if (!isLive && composer.arrival === "live" && !composer.text) composer.text = SAMPLES[0].text;
   at("sample-field").hidden = isLive;
+  const { instructions, language } = choice();
+  voices.language = language;
+  at("instructions-field").hidden = !takesInstructions();
+  at("styles").hidden = voices.chosen?.name === "design"; // there the instructions say who speaks
+  for (const style of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("#styles button"))) {
+    style.setAttribute("aria-pressed", String(style.value === instructions));
+  }
   composer.arrival = arrival;
   composer.rate = Number(/** @type {HTMLInputElement} */ (at("rate")).value);
   at("rate-field").hidden = arrival !== "stream";
@@ -435,20 +463,34 @@ function showSettings() {
   keep();
 }
 
-/** Tell the limit of a turn's text once it is near, and refuse a longer one. */
-function showLimit() {
+/**
+ * Tell the limit of a turn's text once it is near, or why the text cannot be used.
+ * @param {string} why
+ */
+function showLimit(why = "") {
   const chars = composer.arrival === "live" ? 0 : [...composer.text].length;
   const isOver = chars > mostChars;
   const words = `${chars.toLocaleString("en")} of ${mostChars.toLocaleString("en")} characters`;
   const limit = at("limit");
-  limit.hidden = chars < NEAR_LIMIT * mostChars;
-  limit.textContent = isOver ? `${words}: the node takes no more at once. Speak it in parts.` : words;
-  limit.toggleAttribute("data-over", isOver);
-  /** @type {HTMLTextAreaElement} */ (at("text")).setCustomValidity(isOver ? limit.textContent : "");
+  limit.hidden = !why && chars < NEAR_LIMIT * mostChars;
+  limit.textContent = why || (isOver ? `${words}: the node takes no more at once. Speak it in parts.` : words);
+  limit.toggleAttribute("data-over", isOver || why !== "");
+  if (why) at("text").focus();
+  return isOver;
 }
 
 settings.addEventListener("input", showSettings);
 settings.addEventListener("submit", (event) => event.preventDefault());
+at("styles").addEventListener("click", ({ target }) => {
+  if (!(target instanceof HTMLButtonElement)) return;
+  const field = /** @type {HTMLTextAreaElement} */ (at("instructions"));
+  field.value = field.value === target.value ? "" : target.value;
+  showSettings();
+});
+addEventListener("hashchange", () => {
+  follow();
+  showSettings();
+});
 at("text").addEventListener("input", () => {
   typed = true;
   showButtons();
@@ -496,13 +538,28 @@ at("key-form").addEventListener("submit", (event) => {
   connection.open();
 });
 
-for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-copy]"))) {
+/**
+ * @param {HTMLElement} button
+ * @param {() => string | null} read what it copies; null: nothing
+ */
+function copies(button, read) {
+  const label = button.textContent;
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(at(/** @type {string} */ (button.dataset.copy)).innerText);
+    const text = read();
+    if (text === null) return;
+    await navigator.clipboard.writeText(text);
     button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 1_500);
+    setTimeout(() => (button.textContent = label), 1_500);
   });
 }
+for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-copy]"))) {
+  copies(button, () => at(/** @type {string} */ (button.dataset.copy)).innerText);
+}
+copies(at("copy-link"), () => {
+  const link = linkTo(api.url("."), composer.text, choice().voice);
+  if (!link) showLimit(`A link carries ${MOST_CHARS.toLocaleString("en")} characters at most.`);
+  return link;
+});
 
 // ---------------------------------------------------------------- start
 

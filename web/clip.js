@@ -3,7 +3,7 @@
 export class Clip {
   /** A file will sound: other sound must stop. */
   onbegin = () => {};
-  #audio = new Audio();
+  #audio = Object.assign(new Audio(), { controls: true, ariaLabel: "What is played" });
   /** Aborts the loading of the file. */
   #attempt = new AbortController();
   /** What started the file that sounds, and its own text. @type {{control: HTMLElement, label: string} | null} */
@@ -18,9 +18,10 @@ export class Clip {
    * Play a file, or stop it if this control started it.
    * @param {HTMLElement} control
    * @param {(signal: AbortSignal) => Promise<Blob> | Blob} load
+   * @param {HTMLElement} [place] gets the bar to seek on
    * @throws {import("./api.js").ApiError} the file could not be loaded
    */
-  async toggle(control, load) {
+  async toggle(control, load, place) {
     const sounded = this.#started?.control === control;
     this.stop();
     if (sounded) return;
@@ -33,6 +34,7 @@ export class Clip {
       const file = await load(signal);
       if (signal.aborted) return;
       this.#audio.src = URL.createObjectURL(file);
+      place?.append(this.#audio);
       await this.#audio.play();
     } catch (error) {
       if (signal.aborted) return;
@@ -47,6 +49,7 @@ export class Clip {
     this.#audio.pause();
     if (this.#audio.src) URL.revokeObjectURL(this.#audio.src);
     this.#audio.removeAttribute("src");
+    this.#audio.remove();
     if (!this.#started) return;
     const { control, label } = this.#started;
     this.#started = null;

@@ -1,10 +1,14 @@
-/** The documentation's pages: colours, and a button to copy each block of code. */
+/** The documentation's pages: colours, search, contents, and a button to copy each block of code. */
 
+import { bindSearch } from "./search.js";
 import { bindTheme } from "./theme.js";
 
 const SHOWN_MS = 1_500;
 
 bindTheme(/** @type {HTMLButtonElement} */ (document.getElementById("theme")), () => {});
+bindSearch();
+const contents = document.getElementById("contents");
+if (contents && matchMedia("(max-width: 48rem)").matches) contents.removeAttribute("open"); // a telephone shows text first
 for (const block of document.querySelectorAll("#page pre")) {
   const box = document.createElement("div");
   box.className = "copied";

@@ -1,4 +1,4 @@
-/** When a turn is first heard. Pure. */
+/** What a turn waits for, and when it is first heard. Pure. */
 
 import { SAMPLE_RATE } from "./audio.js";
 
@@ -17,10 +17,32 @@ export function audibleIn(pcm) {
 
 /** Times are milliseconds on one clock. */
 export class FirstSound {
+  /** From the first text until the words were there that the speech begins with; null while they are not known. @type {number | null} */
+  waitMs = null;
+  /** Characters of the turn, and when they had left, until the speech begins. @type {{chars: number, at: number}[]} */
+  #written = [];
   /** When its first sample is heard. @type {number | null} */
   #playedAt = null;
   /** Its audible chunk: when that came, and the places of it and of the audible part in the turn, in samples. */
   #audible = /** @type {{cameAt: number, from: number, at: number} | null} */ (null);
+
+  /**
+   * More text has left.
+   * @param {number} chars of the turn so far
+   * @param {number} at
+   */
+  write(chars, at) {
+    if (this.waitMs === null) this.#written.push({ chars, at });
+  }
+
+  /** The speech begins with the words up to this character. @param {number} chars */
+  tell(chars) {
+    if (this.waitMs !== null || !this.#written.length) return;
+    // A word is whole when what follows it has begun.
+    const whole = this.#written.find((text) => text.chars > chars) ?? this.#written[this.#written.length - 1];
+    this.waitMs = whole.at - this.#written[0].at;
+    this.#written = [];
+  }
 
   /**
    * A chunk has come.
@@ -29,6 +51,7 @@ export class FirstSound {
    * @param {number} cameAt
    */
   receive(pcm, firstSample, cameAt) {
+    this.tell(0);
     const at = this.#audible ? -1 : audibleIn(pcm);
     if (at >= 0) this.#audible = { cameAt, from: firstSample, at };
   }

@@ -28,10 +28,17 @@ export class History {
     this.#list = list;
   }
 
+  /** Another turn begins: the words of the one before are shown here from now on. */
+  begin() {
+    this.#list.querySelector("[data-shown]")?.removeAttribute("data-shown");
+  }
+
   /** @param {Outcome} said */
   add(said) {
     this.#said.unshift(said);
-    this.#list.prepend(this.#entryOf(said));
+    const entry = this.#entryOf(said);
+    entry.toggleAttribute("data-shown", said.shown);
+    this.#list.prepend(entry);
     this.#said.length = Math.min(this.#said.length, MOST);
     while (this.#list.children.length > MOST) this.#list.lastElementChild?.remove();
     let samples = 0;
@@ -54,7 +61,7 @@ export class History {
     const length = `${(playedMs / 1000).toFixed(1)} s`;
     element(row, "small", cut ? `stopped after ${length}` : length);
     if (!heard.trim()) return entry;
-    const play = this.#button(row, "Play", "Hear it again", () => this.#clip.toggle(play, wav));
+    const play = this.#button(row, "Play", "Hear it again", () => this.#clip.toggle(play, wav, entry));
     const wav = (/** @type {AbortSignal} */ signal) => this.#wav(said, signal);
     this.#button(row, "WAV", "Save it as a WAV file", async () => save(await wav(NEVER), `${nameOf(heard)}.wav`));
     this.#button(row, "MP3", "The node speaks it once more, as an MP3 file", async () =>

@@ -4,7 +4,8 @@ const milliseconds = (/** @type {number} */ ms) => `${Math.round(ms)} ms`;
 
 /** @type {Record<string, (value: number) => string>} */
 const FORMATS = {
-  serverTtfaMs: (ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : milliseconds(ms)),
+  serverTtfaMs: (ms) => (ms < 1 ? "< 1 ms" : milliseconds(ms)),
+  waitMs: milliseconds,
   clientTtfaMs: milliseconds,
   audibleMs: milliseconds,
   rtf: (rtf) => (rtf < 0.01 ? rtf.toFixed(4) : rtf.toFixed(2)),

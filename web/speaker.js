@@ -39,6 +39,7 @@ const LATE_MS = 700;
  * @property {boolean} cut
  * @property {Options} options
  * @property {Recording | null} recording null where the page has no sound of it
+ * @property {boolean} shown whether its words are those of the last turn
  */
 
 export class Speaker {
@@ -113,14 +114,12 @@ export class Speaker {
       this.#arrivedAt = performance.now();
       this.#wave.push(chunk.pcm, chunk.firstSample);
       const readyMs = ((chunk.firstSample + chunk.pcm.length) / SAMPLE_RATE) * 1000;
-      this.#turns.get(context)?.transcript.receive(readyMs);
-      if (chunk.firstSample === 0 && context.sentAt !== null) {
-        // Measured here, until the node sends its own figure at the end.
-        this.#meters.set("serverTtfaMs", performance.now() - context.sentAt);
-      }
       const turn = this.#turns.get(context);
-      turn?.first.receive(chunk.pcm, chunk.firstSample, performance.now());
       if (turn) {
+        turn.first.receive(chunk.pcm, chunk.firstSample, this.#arrivedAt);
+        // Measured here, until the node sends its own figure at the end.
+        if (chunk.firstSample === 0) this.#meterNode(turn, this.#arrivedAt - (context.sentAt ?? this.#arrivedAt));
+        turn.transcript.receive(readyMs);
         this.#meterAudible(turn);
         turn.whole = Boolean(chunk.flags & 1);
         turn.recording.add(chunk.pcm);
@@ -189,8 +188,11 @@ export class Speaker {
    * @param {string} text
    */
   write(text) {
-    this.#turn?.transcript.append(text);
-    this.#turn?.context.append(text);
+    const turn = this.#turn;
+    if (!turn) return;
+    turn.transcript.append(text);
+    turn.context.append(text);
+    turn.first.write(turn.transcript.chars, performance.now());
   }
 
   /**
@@ -214,7 +216,7 @@ export class Speaker {
     turn.source?.stop();
     if (turn.sounded) turn.transcript.interrupt(null);
     else turn.transcript.clear();
-    this.#wave.cut(turn.transcript.heardChars);
+    this.#wave.cut();
     this.#end(turn);
   }
 
@@ -235,7 +237,8 @@ export class Speaker {
     if (!turn.sounded) return;
     const { transcript, playedMs, options, recording } = turn;
     const [heard, unheard] = transcript.parts();
-    this.onoutcome({ heard, unheard, playedMs, cut: transcript.cut, options, recording });
+    const shown = turn === this.#turn;
+    this.onoutcome({ heard, unheard, playedMs, cut: transcript.cut, options, recording, shown });
   }
 
   /** @param {Turn} turn */
@@ -295,6 +298,17 @@ export class Speaker {
     else this.#meterAudible(turn);
   }
 
+  /**
+   * The node's own time to its first sound stands apart from the wait for the words that the speech begins with.
+   * @param {Turn} turn
+   * @param {number} ms from the first text to the first sound
+   */
+  #meterNode(turn, ms) {
+    const waitMs = turn.first.waitMs ?? 0;
+    this.#meters.set("waitMs", waitMs);
+    this.#meters.set("serverTtfaMs", Math.max(0, ms - waitMs));
+  }
+
   /** @param {Turn} turn */
   #meterAudible(turn) {
     const { audibleAt } = turn.first;
@@ -326,10 +340,9 @@ export class Speaker {
     if (!turn) return;
     if (message.type === "words" && !turn.over) {
       turn.transcript.time(message.words);
-      this.#wave.time(turn.transcript.words);
+      if (message.kind === "aligned") turn.first.tell(message.words.at(-1)?.char_end ?? 0);
     } else if (message.type === "context.cancelled") {
       turn.transcript.interrupt(message.heard_text ?? null);
-      if (turn === this.#turn) this.#wave.cut(turn.transcript.heardChars);
       turn.sink.released();
     } else if (message.type === "context.done") {
       this.#done(turn, message);
@@ -360,7 +373,7 @@ export class Speaker {
    */
   #done(turn, done) {
     if (turn === this.#turn) {
-      this.#meters.set("serverTtfaMs", done.ttfa_ms);
+      if (done.ttfa_ms !== null) this.#meterNode(turn, done.ttfa_ms);
       this.#meters.set("rtf", done.rtf);
       this.#meters.set("audioMs", done.audio_ms);
     }

@@ -63,6 +63,7 @@ export class Talk {
     this.voice = new VoiceField(api, clip, {
       input: at("talk-voice"),
       list: at("talk-voice-list"),
+      named: at("talk-voice-named"),
       about: at("talk-voice-about"),
       preview: at("preview"),
       clone: at("clone"),
@@ -85,6 +86,7 @@ export class Talk {
 
   /** The node's agent, or that it has none. @param {import("./api.js").Agent | null} agent */
   offer(agent) {
+    at("talk").toggleAttribute("data-alone", !agent);
     if (!agent) return this.notices.show("none", NO_AGENT);
     this.#parts.tell(agent);
     this.#level.mark(agent.level_db);
@@ -291,7 +293,7 @@ export class Talk {
 /** @type {import("./notices.js").Notice} */
 const NO_AGENT = {
   title: "This node speaks, but has nobody to talk to",
-  body: "Stop it, and run `make agent`, or `agent-tts agent --config agent`: speech recognition, a language model and this voice.",
+  body: "In Talk you speak with a voice agent, which hears, thinks and answers. Stop this node, and run `make agent`, or `agent-tts agent --config agent`: speech recognition, a language model and this voice.",
   calm: true,
 };
 const CLOSE = { label: "Close", run: () => {} };

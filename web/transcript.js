@@ -77,6 +77,11 @@ export class Transcript {
     this.#paint();
   }
 
+  /** Characters so far. */
+  get chars() {
+    return this.#length;
+  }
+
   /** End of the last word whose time is known, ms. */
   get wordsMs() {
     return this.words.at(-1)?.end_ms ?? 0;

@@ -30,7 +30,7 @@ export class Views {
 
   /** The view of an address, or of an element inside it. */
   #follow() {
-    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = location.hash && document.getElementById(location.hash.slice(1));
     if (!target) return;
     this.#show(target.closest("main")?.id ?? this.shown);
     remember("view", this.shown);

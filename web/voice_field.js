@@ -21,6 +21,7 @@ const WORDS = {
  * @typedef {object} Controls
  * @property {HTMLInputElement} input of the picker
  * @property {HTMLElement} list
+ * @property {HTMLElement} named gets a button for each of a few voices
  * @property {HTMLElement} about the choice
  * @property {HTMLElement} preview a button
  * @property {HTMLElement} clone a button
@@ -46,7 +47,7 @@ export class VoiceField {
   constructor(api, clip, controls) {
     this.#api = api;
     this.#clip = clip;
-    this.#picker = new VoicePicker(controls.input, controls.list, controls.about);
+    this.#picker = new VoicePicker(controls);
     this.#picker.onchange = (voice) => this.onchange(voice.name);
     this.#picker.onhear = (voice, control) => this.#play(voice, control);
     controls.preview.addEventListener("click", () => this.chosen && this.#play(this.chosen, controls.preview));
@@ -55,6 +56,11 @@ export class VoiceField {
 
   get chosen() {
     return this.#picker.chosen;
+  }
+
+  /** The language to be spoken; its voices are listed first. @param {string} code "auto": that of the voice */
+  set language(code) {
+    this.#picker.language = code;
   }
 
   /** Name of the chosen voice; null for the node's own. */

@@ -1,13 +1,21 @@
-/** The voice picker: a combobox with a filter, grouped by language. */
+/** The voice picker: buttons for a few voices with names, and a combobox that finds all others, grouped by language. */
 
-/** @typedef {import("./api.js").Voice} Voice */
+/**
+ * @typedef {keyof typeof KINDS} Kind
+ * @typedef {import("./api.js").Voice & {kind: Kind, of: string}} Voice `of`: what this is another name of, or ""
+ */
+
+const KINDS = { natural: "Natural voice", robot: "Robot voice", clone: "Cloned voice" };
+const MOST_NAMED = 6;
+/** Names of OpenAI's that stand for voices of an engine without names of its own: women and men in turn. */
+const KNOWN = ["nova", "onyx", "shimmer", "echo", "coral", "ash"];
 
 const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "none" });
 
 /**
  * English name of a language.
  * @param {string} code BCP 47, or an engine's own
- * @param {Voice[]} voices a voice that is named by the code describes the language: espeak's "ca-va" is "Catalan (Valencian)"
+ * @param {import("./api.js").Voice[]} voices a voice that is named by the code describes the language: espeak's "ca-va" is "Catalan (Valencian)"
  */
 export function languageName(code, voices) {
   const own = voices.find(({ name, languages }) => name === code && languages.length === 1)?.description;
@@ -27,26 +35,35 @@ export class VoicePicker {
   voices = [];
   /** Name of the node's default voice. */
   preferred = "";
+  /** To be spoken; "auto": that of the voice. */
+  language = "auto";
   /** @type {Voice | null} */
   chosen = null;
   #input;
   #list;
   #about;
+  #named;
   /** Options as shown, in their order. @type {HTMLElement[]} */
   #options = [];
   #active = -1;
 
   /**
-   * @param {HTMLInputElement} input with role combobox
-   * @param {HTMLElement} list with role listbox
-   * @param {HTMLElement} about describes the choice
+   * @param {{input: HTMLInputElement, list: HTMLElement, about: HTMLElement, named: HTMLElement}} places with role
+   *   combobox; with role listbox; describes the choice; gets the buttons
    */
-  constructor(input, list, about) {
+  constructor({ input, list, about, named }) {
     this.#input = input;
     this.#list = list;
     this.#about = about;
-    input.addEventListener("focus", () => input.select());
-    input.addEventListener("click", () => this.#open(""));
+    this.#named = named;
+    named.addEventListener("click", ({ target }) => {
+      const button = /** @type {HTMLElement} */ (target).closest("button");
+      if (button) this.choose(button.dataset.name ?? "");
+    });
+    input.addEventListener("click", () => {
+      input.select();
+      this.#open("");
+    });
     input.addEventListener("input", () => this.#open(input.value));
     input.addEventListener("blur", () => this.#close());
     input.addEventListener("keydown", (event) => this.#key(event));
@@ -62,13 +79,16 @@ export class VoicePicker {
   }
 
   /**
-   * @param {Voice[]} voices
+   * @param {import("./api.js").Voice[]} voices
    * @param {string} preferred name of the node's own choice
    * @param {string} [chosen] name of another one to choose, if it is there
    */
   fill(voices, preferred, chosen = preferred) {
-    this.voices = voices;
+    const own = voices.map((voice) => ({ ...voice, kind: kindOf(voice), of: "" }));
+    const others = own.flatMap((voice) => voice.aliases.map((name) => ({ ...voice, name, of: voice.name })));
+    this.voices = [...own, ...others];
     this.preferred = preferred;
+    this.#named.replaceChildren(...this.#few().map(buttonOf));
     this.choose(this.#find(chosen) ? chosen : preferred);
   }
 
@@ -89,8 +109,23 @@ export class VoicePicker {
     const voice = this.#find(name);
     if (voice) this.chosen = voice;
     this.#close();
-    this.#about.textContent = this.chosen ? describe(this.chosen) : "";
+    this.#about.replaceChildren(...(this.chosen ? [pictureOf(this.chosen), describe(this.chosen)] : []));
+    for (const button of /** @type {NodeListOf<HTMLElement>} */ (this.#named.querySelectorAll("button"))) {
+      button.setAttribute("aria-pressed", String(button.dataset.name === this.chosen?.name));
+    }
     if (voice) this.onchange(voice);
+  }
+
+  /** Voices with names: the node's own choice, clones, natural ones, then robots by names that are known. */
+  #few() {
+    const named = this.voices.filter(({ kind, of }) => kind !== "robot" && !of);
+    const isFirst = (/** @type {Voice} */ { name, kind }) => 2 * Number(name === this.preferred) + Number(kind === "clone");
+    named.sort((a, b) => isFirst(b) - isFirst(a));
+    for (const name of KNOWN) {
+      const known = this.#find(name);
+      if (known && !named.some((other) => (other.of || other.name) === (known.of || name))) named.push(known);
+    }
+    return (named.length ? named : this.voices).slice(0, MOST_NAMED);
   }
 
   /** @param {HTMLElement | undefined} option */
@@ -107,13 +142,8 @@ export class VoicePicker {
 
   /** @param {string} wanted words that name, description or language must have */
   #open(wanted) {
-    const words = wanted.toLowerCase().split(/\s+/);
-    const fits = (/** @type {Voice} */ voice) => {
-      const languages = voice.languages.map((code) => languageName(code, this.voices));
-      const text = [voice.name, describe(voice), ...languages].join(" ").toLowerCase();
-      return words.every((word) => text.includes(word));
-    };
-    this.#list.replaceChildren(...this.#groups(this.voices.filter(fits)));
+    this.#list.replaceChildren(...(wanted.trim() ? this.#found(wanted.trim().toLowerCase()) : this.#groups()));
+    if (!this.#list.firstChild) this.#list.append(Object.assign(document.createElement("p"), { textContent: "No voice fits." }));
     this.#options = [.../** @type {NodeListOf<HTMLElement>} */ (this.#list.querySelectorAll("[role=option]"))];
     this.#list.hidden = false;
     this.#input.setAttribute("aria-expanded", "true");
@@ -121,27 +151,60 @@ export class VoicePicker {
     this.#activate(wanted || present < 0 ? 0 : present);
   }
 
-  /** @param {Voice[]} voices */
-  #groups(voices) {
-    if (!voices.length) {
-      const none = document.createElement("p");
-      none.textContent = "No voice fits.";
-      return [none];
-    }
+  /** Options for what fits: a voice of that name, or alias, before those whose names begin so, before all others. @param {string} wanted */
+  #found(wanted) {
+    const words = wanted.split(/\s+/);
+    /** @type {(voice: Voice) => number} */
+    const rank = (voice) => {
+      const name = voice.name.toLowerCase();
+      if (name.startsWith(wanted)) return name === wanted ? 0 : 1;
+      const languages = voice.languages.map((code) => languageName(code, this.voices));
+      // An alias has its name alone: else each voice would be found several times.
+      const text = voice.of ? name : [name, describe(voice), ...languages].join(" ").toLowerCase();
+      return words.every((word) => text.includes(word)) ? 2 : 3;
+    };
+    const byRank = Map.groupBy(this.voices, rank);
+    return [0, 1, 2].flatMap((at) => byRank.get(at) ?? []).map((voice) => this.#optionOf(voice));
+  }
+
+  /** All voices: each language once, the one to be spoken first; several voices of one are a group. */
+  #groups() {
     // Without its region: "Catalan (Valencian)" is a voice of Catalan.
-    const languageOf = (/** @type {Voice} */ { languages: [code] }) =>
+    const languageOf = (/** @type {string | undefined} */ code) =>
       code ? languageName(code, this.voices).split(" (")[0] : "Any language";
-    const byLanguage = Map.groupBy(voices, languageOf);
-    const sorted = [...byLanguage].sort(([a], [b]) => a.localeCompare(b));
+    const byLanguage = Map.groupBy(this.voices.filter(({ of }) => !of), ({ languages: [code] }) => languageOf(code));
+    const spoken = languageOf(this.language === "auto" ? this.chosen?.languages[0] : this.language);
+    const sorted = [...byLanguage].sort(([a], [b]) => Number(b === spoken) - Number(a === spoken) || a.localeCompare(b));
     return sorted.map(([language, members], at) => {
+      if (members.length === 1) return this.#optionOf(members[0]);
       const group = document.createElement("div");
       const title = group.appendChild(document.createElement("p"));
       group.setAttribute("role", "group");
       group.setAttribute("aria-labelledby", (title.id = `${this.#list.id}-${at}`));
       title.textContent = language;
-      for (const voice of members) group.append(optionOf(voice, voice === this.chosen, this.#list.id));
+      for (const voice of members) group.append(this.#optionOf(voice, language));
       return group;
     });
+  }
+
+  /**
+   * @param {Voice} voice
+   * @param {string} language of the group around it, which it does not repeat
+   */
+  #optionOf(voice, language = "") {
+    const option = document.createElement("div");
+    option.setAttribute("role", "option");
+    option.setAttribute("aria-selected", String(voice === this.chosen));
+    option.id = `${this.#list.id}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
+    option.dataset.name = voice.name;
+    // For pointers and fingers; keys have Alt Enter, because an option has no controls of its own.
+    const hear = option.appendChild(document.createElement("b"));
+    hear.className = "hear";
+    hear.title = "Hear this voice (Alt Enter)";
+    const what = describe(voice).replace(language, "").replace(/^[\s,]+/, "");
+    option.appendChild(document.createElement("span")).append(pictureOf(voice), voice.name);
+    option.append(Object.assign(document.createElement("small"), { textContent: what }));
+    return option;
   }
 
   #close() {
@@ -182,27 +245,37 @@ export class VoicePicker {
   }
 }
 
-/** @param {Voice} voice */
-function describe({ description, languages }) {
-  return description || languages.map((code) => languageName(code, [])).join(", ");
+/**
+ * Robots are espeak-ng's voices, which are named by their language, and the tones.
+ * @param {import("./api.js").Voice} voice
+ * @returns {Kind}
+ */
+function kindOf({ name, languages, description }) {
+  if (/^cloned\b/.test(description)) return "clone";
+  const isRobot = (languages.length === 1 && name.split("+")[0] === languages[0]) || name.startsWith("tone-");
+  return isRobot ? "robot" : "natural";
 }
 
-/**
- * @param {Voice} voice
- * @param {boolean} selected
- * @param {string} list id of the list
- */
-function optionOf(voice, selected, list) {
-  const option = document.createElement("div");
-  option.setAttribute("role", "option");
-  option.setAttribute("aria-selected", String(selected));
-  option.id = `${list}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
-  option.dataset.name = voice.name;
-  // For pointers and fingers; keys have Alt Enter, because an option has no controls of its own.
-  const hear = option.appendChild(document.createElement("b"));
-  hear.className = "hear";
-  hear.title = "Hear this voice (Alt Enter)";
-  option.append(Object.assign(document.createElement("span"), { textContent: voice.name }));
-  option.append(Object.assign(document.createElement("small"), { textContent: describe(voice) }));
-  return option;
+/** @param {Voice} voice */
+function describe({ of, description, languages }) {
+  const what = description || languages.map((code) => languageName(code, [])).join(", ");
+  return of ? `${of}: ${what}` : what;
+}
+
+/** What kind of voice it is. @param {Voice} voice */
+function pictureOf({ kind }) {
+  const pictures = /** @type {HTMLTemplateElement} */ (document.getElementById("kinds")).content;
+  const picture = /** @type {Element} */ (pictures.querySelector(`[data-kind=${kind}]`)?.cloneNode(true));
+  picture.setAttribute("aria-label", KINDS[kind]);
+  return picture;
+}
+
+/** @param {Voice} voice */
+function buttonOf(voice) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.dataset.name = voice.name;
+  button.title = `${KINDS[voice.kind]}: ${describe(voice)}`;
+  button.append(pictureOf(voice), voice.name);
+  return button;
 }

@@ -17,16 +17,13 @@ const FALL_MS = 700; // fade-out of cut sound on the screen
 const TONES = 6; // shades between voice and hiss
 const MOST_TURNS = 12;
 const MOST_JITTER = 4; // columns
-const RIGHT_TO_LEFT = /\p{Script=Hebrew}|\p{Script=Arabic}|\p{Script=Syriac}|\p{Script=Thaana}|\p{Script=Nko}/u;
 
 /**
  * @typedef {object} Strip one turn
  * @property {number} at ms on the time line
  * @property {number[]} peaks 0..1 a column
  * @property {number[]} tones 0..TONES-1 a column
- * @property {import("./client.js").Word[]} words
  * @property {number | null} cutMs where it was cut, ms of the turn
- * @property {number} heardChars of its text, once it was cut
  * @property {number} cutAt when that was, on performance.now's clock
  */
 
@@ -60,7 +57,7 @@ export class Wave {
     const last = this.#strips.at(-1);
     if (last) truncate(last, this.#playedMs);
     const at = last ? last.at + Math.min(this.#playedMs, lengthOf(last)) + GAP_MS : 0;
-    this.#strips.push({ at, peaks: [], tones: [], words: [], cutMs: null, heardChars: 0, cutAt: 0 });
+    this.#strips.push({ at, peaks: [], tones: [], cutMs: null, cutAt: 0 });
     if (this.#strips.length > MOST_TURNS) this.#strips.shift();
     this.#playedMs = 0;
     this.#live = true;
@@ -101,28 +98,16 @@ export class Wave {
     for (let i = from; i <= column; i++) setColumn(strip, i, peak, brightness);
   }
 
-  /** @param {import("./client.js").Word[]} words all words of the turn whose times are known */
-  time(words) {
-    const strip = this.#strips.at(-1);
-    if (strip) strip.words = words;
-  }
-
   /** @param {number} playedMs of the turn */
   seek(playedMs) {
     this.#playedMs = playedMs;
     this.#wake();
   }
 
-  /**
-   * Cut the turn at the playhead.
-   * @param {number} heardChars of its text; another call corrects it
-   */
-  cut(heardChars = 0) {
+  /** Cut the turn at the playhead; idempotent. */
+  cut() {
     const strip = this.#strips.at(-1);
-    if (!strip) return;
-    strip.heardChars = heardChars;
-    this.#wake();
-    if (strip.cutMs !== null) return;
+    if (!strip || strip.cutMs !== null) return;
     strip.cutMs = this.#playedMs;
     strip.cutAt = performance.now();
     this.rest();
@@ -178,14 +163,13 @@ export class Wave {
   #draw() {
     const paint = this.#paint;
     paint.clearRect(0, 0, this.#width, this.#height);
-    const middle = Math.round((this.#height - 34) / 2) + 4;
+    const middle = Math.round(this.#height / 2);
     const last = this.#strips.at(-1);
     const now = last ? last.at + this.#playedMs : 0;
     const { origin, head } = this.#view(now);
     this.#drawGround(middle, head);
     for (const strip of this.#strips) this.#drawStrip(strip, strip === last, origin, head, middle);
     this.#drawHead(head, middle);
-    if (last) this.#drawWords(last, origin, head);
   }
 
   /**
@@ -259,37 +243,6 @@ export class Wave {
     paint.arc(x, 6, 2.5, 0, 2 * Math.PI);
     paint.arc(x, 2 * middle - 6, 2.5, 0, 2 * Math.PI);
     paint.fill();
-  }
-
-  /**
-   * Draw words below their sound; a word without room is left out.
-   * @param {Strip} strip
-   * @param {number} origin
-   * @param {number} head
-   */
-  #drawWords(strip, origin, head) {
-    const paint = this.#paint;
-    const start = origin + strip.at * PX_PER_MS;
-    paint.font = `13px ${getComputedStyle(document.body).fontFamily}`;
-    paint.textBaseline = "alphabetic";
-    paint.textAlign = "left";
-    let free = -Infinity;
-    for (const word of strip.words) {
-      const x = start + word.start_ms * PX_PER_MS;
-      const right = start + word.end_ms * PX_PER_MS;
-      if (right < -200 || x > this.#width || x < free) continue;
-      const isCut = strip.cutMs !== null && word.char_start >= strip.heardChars;
-      const isNow = x <= head && head < right && strip.cutMs === null;
-      const width = paint.measureText(word.word).width;
-      if (width > Math.max(140, 1.6 * (right - x))) continue;
-      const isHeard = x <= head || strip.cutMs !== null;
-      paint.fillStyle = isCut ? this.#colours.cut : isHeard ? this.#colours.ink : this.#colours.muted;
-      paint.direction = RIGHT_TO_LEFT.test(word.word) ? "rtl" : "ltr"; // decides the side of its punctuation
-      paint.fillText(word.word, x, this.#height - 10);
-      if (isCut) paint.fillRect(x, this.#height - 14.5, width, 1);
-      if (isNow) paint.fillRect(x, this.#height - 4, width, 2);
-      free = x + width + 7;
-    }
   }
 }
 

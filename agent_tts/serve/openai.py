@@ -76,7 +76,7 @@ class ModelList(BaseModel):
 
 
 class VoiceCard(BaseModel):
-    """A voice. `aliases` are its other names, including OpenAI's."""
+    """A voice. `aliases` are its other names: OpenAI's, and those of `voice_aliases`."""
 
     id: str  # the name; clients that list voices read this field
     name: str
@@ -95,6 +95,7 @@ class VoiceList(BaseModel):
 
 def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
     """Every voice that the node can speak."""
+    aliases = routing.aliases()
     return VoiceList(
         voices=[
             VoiceCard(
@@ -102,7 +103,7 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
                 name=voice.name,
                 languages=list(voice.languages),
                 description=voice.description,
-                aliases=[alias for alias, name in routing.info.aliases.items() if name == voice.name],
+                aliases=[alias for alias, name in aliases.items() if name == voice.name],
             )
             for voice in routing.voices()
         ],

@@ -154,6 +154,12 @@ class Routing:
         )
         return (*self.info.voices, *added)
 
+    def aliases(self) -> dict[str, str]:
+        """Other names of voices, the operator's and the engine's, with the voice of each; "*" is none."""
+        own = {ANY_NAME, *self._own, *self._stored}
+        named = {name: voice for name, voice in self._aliases.items() if name not in own}
+        return {name: self._own.get(voice, library_name(voice)) for name, voice in named.items()} | self.info.aliases
+
     def is_own(self, name: str) -> bool:
         return name in self._own
 

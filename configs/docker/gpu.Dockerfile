@@ -7,7 +7,7 @@ FROM python:${PYTHON}-slim-bookworm AS build
 ARG EXTRAS=otel,qwen
 WORKDIR /src
 RUN python -m venv --without-pip /opt/agent-tts
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY agent_tts agent_tts
 COPY configs configs
 COPY pipelines pipelines

@@ -483,3 +483,21 @@ agent_tts_key_refused_total{{code="rate_limited",key="shop"}} 2
     assert found["engines"][1] == {"number": "1", "up": False, "used": 0, "slots": 0, "waiting": 0, "starts": 2}
     assert found["keys"] == [{"name": "shop", "sessions": 4, "characters": 1_000, "seconds": 0, "refused": 3}]
     assert (await module(page, "node_view.js", body, look(1, 0, 0, 0), look(1, 0, 0, 0)))["firstAudioMs"] is None
+
+
+async def test_the_wait_for_text_ends_with_the_words_that_the_speech_begins_with(page: Page) -> None:
+    """A word is whole when what follows it has begun; what comes after the first sound does not count."""
+    body = """
+      return a[0].map(([told, chunks]) => {
+        const first = new m.FirstSound();
+        a[1].forEach(([chars, at]) => first.write(chars, at));
+        if (told !== null) first.tell(told);
+        if (chunks) first.receive(new Int16Array(1), 0, 500);
+        first.write(40, 600);
+        first.tell(40);
+        return first.waitMs;
+      });
+    """
+    written = [[2, 100], [9, 140], [10, 180], [12, 220]]
+    cases = [[9, False], [10, True], [2, True], [12, False], [None, True]]
+    assert await module(page, "first_sound.js", body, cases, written) == [80, 120, 40, 120, 0]

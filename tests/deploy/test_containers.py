@@ -80,7 +80,8 @@ def test_files_that_an_image_copies_exist_and_are_not_ignored(path: Path) -> Non
         assert (ROOT / source).exists()
         assert f"!{source.split('/')[0]}" in ignore
     forced = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert {*forced, "agent_tts", "pyproject.toml", PYPROJECT["project"]["readme"]} <= copied
+    files = {PYPROJECT["project"]["readme"], *PYPROJECT["project"]["license-files"]}
+    assert {*forced, *files, "agent_tts", "pyproject.toml"} <= copied
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)

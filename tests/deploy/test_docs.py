@@ -16,9 +16,10 @@ from typing import Any
 import av
 import httpx
 import pytest
+import yaml
 from openai import OpenAI
 
-from agent_tts.config.loading import FIELDS
+from agent_tts.config.loading import FIELDS, load_settings
 from agent_tts.engine.espeak.voices import LIKE
 from agent_tts.engine.qwen3.voices import ALIASES, SPEAKERS
 from agent_tts.errors import BY_CODE
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "web" / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+GPU = yaml.safe_load((ROOT / "configs" / "gpu.yaml").read_text())
 NAMES = [str(page.relative_to(DOCS)) for page in PAGES]
 
 
@@ -92,15 +94,76 @@ async def test_the_node_serves_the_pages() -> None:
                     )
                     assert found.status_code == 200, (name, link)
                     assert not target.fragment or f'id="{target.fragment}"' in found.text, (name, link)
-        for wrong in (
-            "nothing.md",
-            "../index.html",
-            "..%2findex.html",
-            "%2e%2e/style.css",
-            "/etc/passwd",
-            "architecture",
-        ):
-            assert (await client.get(f"/docs/{wrong}")).status_code == 404, wrong
+        for wrong in WRONG:
+            answer = await client.get(f"/docs/{wrong}")
+            assert answer.status_code == 404, wrong
+            links = set(re.findall(r'(?:href|src)="([^"#]+)"', answer.text))
+            assert len(links) > 30, wrong  # all pages, in their usual frame
+            for link in links:
+                known = pages.get(answer.url.join(link).path.removeprefix("/docs/"))
+                assert known or (await client.get(answer.url.join(link))).status_code == 200, (wrong, link)
+        deep = await client.get("/docs/" + "a/" * 2_000)
+        assert deep.status_code == 404
+        assert len(deep.content) < 200
+
+
+WRONG = ("nothing.md", "nothing", "nothing/", "clients", "clients/nothing.md", "a/b/c/d", "engines.md.md", "page")
+# Files that are there, by ways that are none.
+OUTSIDE = ("../index.html", "..%2findex.html", "%2e%2e/style.css", "/etc/passwd", "%2e%2e/%2e%2e/README", "../docs.css")
+
+
+@pytest.mark.real_time  # files are read in threads, which virtual time does not cover
+async def test_a_page_is_found_without_its_ending_and_with_a_slash() -> None:
+    """At every depth, and nothing else of the disk; the way back leads to this host."""
+    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as client:
+        for name in NAMES:
+            bare = name.removesuffix(".md")
+            page = (await client.get(f"/docs/{name}")).content
+            assert (await client.get(f"/docs/{bare}")).content == page
+            for other in (f"{bare}/", f"{name}/"):
+                answer = await client.get(f"/docs/{other}", follow_redirects=True)
+                assert (answer.content, answer.url.path) == (page, f"/docs/{name}")
+                assert [step.headers["location"][:3] for step in answer.history] == ["../"]
+        assert (await client.get("/docs/page.png/", follow_redirects=True)).headers["content-type"] == "image/png"
+        for path in (*OUTSIDE, "/evil.example/engines/", "//evil.example/", "..//evil.example/engines/"):
+            answer = await client.get(f"/docs/{path}", follow_redirects=True)
+            assert answer.status_code == 404, path
+            assert answer.url.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_page_has_contents(name: str) -> None:
+    """Each heading below the title once, in their order, without the marks of Markdown."""
+    page = Docs(DOCS, {})._page(name)[0].decode()
+    headings = re.findall(r'<h([23]) id="([^"]+)">(.*?)</h\1>', page)
+    contents = re.findall(r'<a class="h([23])" href="#([^"]+)">(.*?)</a>', page)
+    expected = [(level, anchor, re.sub("<[^>]+>", "", text)) for level, anchor, text in headings]
+    assert contents == (expected if len(headings) >= 4 else [])
+    assert len({anchor for _, anchor, _ in headings}) == len(headings)
+
+
+def test_what_a_minute_costs_is_computed_from_what_was_measured() -> None:
+    text = (DOCS / "performance.md").read_text()
+    before, _, section = text.partition("## What a minute costs")
+    assert "`price / (60 * callers * share)`" in section
+    rows = re.findall(r"^\| (.+?) \| ([\d ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", section, re.M)
+    assert len(rows) == 3
+    for _, callers, price, share, cost in rows:
+        assert float(cost) == float(f"{float(price) / (60 * int(callers.replace(' ', '')) * float(share)):.2g}")
+    (gpu,) = re.findall(r"^\| 1 000 \(2 546\) \|.*\| (\d+) \|$", text, re.M)  # callers with gaps
+    (cpu,) = re.findall(r"^\| 16 \|.*\| (\d+) \| [^|]+ \|$", before, re.M)
+    assert (gpu, cpu) == ("0", "0")
+    assert {row[1] for row in rows} == {"1 000", "16"}
+
+
+def test_the_file_of_two_models_is_loaded(tmp_path: Path) -> None:
+    (example,) = blocks("engines.md", "yaml")
+    (tmp_path / "voices.yaml").write_text(example)
+    settings = load_settings(tmp_path / "voices.yaml", {})
+    named, base = settings.qwen3.models
+    assert (named.load, base.load) == ("start", "first_use")
+    pinned = {(model["source"], model["revision"]) for model in GPU["qwen3"]["models"]}
+    assert {(model.source, model.revision) for model in (named, base)} <= pinned
 
 
 @pytest.mark.real_time  # files are read in threads, which virtual time does not cover
@@ -238,9 +301,8 @@ def run(program: str) -> None:
 
 def service_of(page: str, url: str) -> Any:
     """What the program of a framework's page makes, for a node at `url`."""
-    (example,) = blocks(page, "python")
     scope: dict[str, object] = {}
-    exec(example.replace("http://127.0.0.1:8100", url), scope)
+    exec(blocks(page, "python")[0].replace("http://127.0.0.1:8100", url), scope)
     return scope["tts"]
 
 

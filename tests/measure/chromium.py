@@ -10,10 +10,10 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -45,6 +45,9 @@ POLL_S = 0.02
 # Virtual key codes of keys that type no characters.
 KEY_CODES = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38, " ": 32, "Backspace": 8}
 MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
+
+
+Browser = TypeVar("Browser", bound="DevTools")
 
 
 class PageError(Exception):
@@ -120,8 +123,11 @@ class Page:
             "const box = element.getBoundingClientRect();"
             "return {x: box.x + box.width / 2, y: box.y + box.height / 2}; })()"
         )
+        await self._click(**place)
+
+    async def _click(self, x: float, y: float) -> None:
         for kind in ("mousePressed", "mouseReleased"):
-            await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+            await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, x=x, y=y)
 
     async def press(self, key: str, *modifiers: str) -> None:
         """A real key press."""
@@ -136,7 +142,11 @@ class Page:
     async def type(self, text: str) -> None:
         """Type text into the focused field, one character at a time."""
         for character in text:
-            await self.call("Input.insertText", text=character)
+            await self.insert(character)
+
+    async def insert(self, text: str) -> None:
+        """Put text into the focused field, at once."""
+        await self.call("Input.insertText", text=text)
 
     async def allow(self, permission: str, setting: str) -> None:
         """Set a permission of this tab to "granted", "denied" or "prompt"."""
@@ -245,11 +255,14 @@ class DevTools:
                 if waiting.done():
                     continue
                 if "error" in message:
-                    waiting.set_exception(PageError(message["error"]["message"]))
+                    waiting.set_exception(PageError(str(message)))
                 else:
                     waiting.set_result(message["result"])
-            elif page := self._pages.get(message.get("sessionId", "")):
+            elif page := self._page_of(message):
                 page.receive(message["method"], message["params"])
+
+    def _page_of(self, message: dict[str, Any]) -> Page | None:
+        return self._pages.get(message.get("sessionId", ""))
 
 
 @asynccontextmanager
@@ -264,10 +277,20 @@ async def chromium(*flags: str, path: str | None = None) -> AsyncIterator[DevToo
         Internal: it does not start.
     """
     program = find_chromium(path)
-    profile = Path(tempfile.mkdtemp(prefix="agent_tts-chromium-"))
+    async with fresh_profile() as profile:
+        every = (*FLAGS, *flags, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank")
+        async with browser_process(program, every, lambda: len(_port_file(profile)) == 2):
+            port, address = _port_file(profile)
+            async with connected(DevTools, f"ws://127.0.0.1:{port}{address}") as devtools:
+                yield devtools
+
+
+@asynccontextmanager
+async def fresh_profile() -> AsyncIterator[Path]:
+    """An empty folder for a browser's profile; removed at the end."""
+    profile = Path(tempfile.mkdtemp(prefix="agent_tts-browser-"))
     try:
-        async with _process(program, profile, flags), _devtools(profile) as devtools:
-            yield devtools
+        yield profile
     finally:
         async with asyncio.timeout(CLOSE_S):
             while not _removed(profile):
@@ -281,24 +304,21 @@ def _removed(folder: Path) -> bool:
 
 
 @asynccontextmanager
-async def _process(program: str, profile: Path, flags: Sequence[str]) -> AsyncIterator[None]:
+async def browser_process(program: str, flags: Sequence[str], listens: Callable[[], bool]) -> AsyncIterator[None]:
+    """A browser that listens; killed at the end. Raises `Internal` if it ends before."""
     process = await asyncio.create_subprocess_exec(
         program,
-        *FLAGS,
         *flags,
-        f"--user-data-dir={profile}",
-        "--remote-debugging-port=0",
-        "about:blank",
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
         async with asyncio.timeout(START_S):
-            while process.returncode is None and len(_port_file(profile)) < 2:
+            while process.returncode is None and not listens():
                 await asyncio.sleep(POLL_S)
         if process.returncode is not None:
-            raise Internal(f"Chromium ended with code {process.returncode} while starting")
+            raise Internal(f"{program} ended with code {process.returncode} while starting")
         yield
     finally:
         # Killed with its process group: it has no state to save.
@@ -317,10 +337,10 @@ def _port_file(profile: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def _devtools(profile: Path) -> AsyncIterator[DevTools]:
-    port, path = _port_file(profile)
-    async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as connection:
-        devtools = DevTools(connection)
+async def connected(kind: type[Browser], url: str) -> AsyncIterator[Browser]:
+    """The connection to a browser that listens at this address."""
+    async with connect(url, max_size=None, proxy=None) as connection:
+        devtools = kind(connection)
         listener = asyncio.create_task(devtools.listen(), name="devtools listener")
         try:
             yield devtools

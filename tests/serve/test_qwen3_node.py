@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from agent_tts.engine_info import FRAME_BYTES, Model
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
+from tests.integrations.pipecat.pipeline import running
 from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -30,6 +34,7 @@ __all__ = ["checkpoint", "ending", "no_leaked_tasks"]  # fixtures
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 
+PIPECAT = Path(__file__).parents[2] / "web" / "docs" / "clients" / "pipecat.md"
 SLOTS = 3
 CLIP = clip(24_000)
 TRANSCRIPT = "The quick brown fox."
@@ -133,6 +138,27 @@ async def add_voices(speaker: Speaker) -> None:
     assert [voice.id for voice in (bob, narrator)] == ["bob", "narrator"]
     await speaker.embed("vec", speaker.vector)
     await speaker.embed("eve", [-value for value in speaker.vector])
+
+
+async def test_the_page_of_pipecat_clones_a_voice_and_speaks_it(speaker: Speaker, tmp_path: Path) -> None:
+    """Its command and its program as they are written, but for the name, which another test has."""
+    page = PIPECAT.read_text().replace("bob", "robert").replace("http://127.0.0.1:8100", speaker.node.url)
+    (command,) = re.findall(r"^\$ (curl .*?)\n```", page, re.S | re.M)
+    (tmp_path / "clip.wav").write_bytes(wav(CLIP.numpy()))
+    command = command.replace("localhost:8100", speaker.node.url)
+    adding = await asyncio.create_subprocess_shell(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE)
+    told, _ = await adding.communicate()
+    added = json.loads(told)
+    assert (added["name"], added["ref_text"]) == ("robert", "What is said in the clip.")
+    shown = (await speaker.http.get("/v1/audio/voices/robert")).json()
+    assert shown["consent"]["statement"] == "Bob agrees."
+    scope: dict[str, Any] = {}
+    for program in re.findall(r"^```python\n(.*?)^```", page, re.S | re.M):
+        exec(program, scope)
+    async with running([scope["tts"]]) as pipeline:
+        await pipeline.turn("Hello", " there.")
+        assert pipeline.errors == []
+        assert len(pipeline.pcm()) > FRAME_BYTES
 
 
 # ---------------------------------------------------------------- speaking

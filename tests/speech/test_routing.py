@@ -377,6 +377,16 @@ def test_a_configured_alias_names_a_voice_and_yields_to_the_voices_own_names() -
         routing.resolve(SpeechOptions(voice="nobody"))
 
 
+def test_every_other_name_of_a_voice_is_listed_with_it() -> None:
+    """The engine's and the operator's, but neither "*" nor a name that is a voice of its own."""
+    given = {"9BWtsMINqrJLrRacOk9x": "ryan", "vivian": "ryan", "*": "ryan", "lena": "clone:bob", "fifth": "alloy"}
+    routing = Routing(replace(qwen(NAMED, CLONED), aliases={"alloy": "ryan"}), LIBRARY, given)
+    listed = routing.aliases()
+    assert listed == {"9BWtsMINqrJLrRacOk9x": "ryan", "lena": "bob", "fifth": "ryan", "alloy": "ryan"}
+    for alias in listed:
+        routing.resolve(SpeechOptions(voice=alias))
+
+
 def test_the_alias_star_matches_any_other_name() -> None:
     assert Routing(ESPEAK, (), {"*": "ryan"}).resolve(SpeechOptions(voice="nobody")).voice == "ryan"
 

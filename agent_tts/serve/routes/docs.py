@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 INDEX = "index.md"
+LONG = 4  # headings below its title with which a page has contents
+DEEPEST = 8  # slashes in an unknown page's name beyond which it is told in one line: each makes all links longer
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -38,6 +40,11 @@ _PAGE = """<!doctype html>
   <a class="skip" href="#page">Skip to the page</a>
   <header class="bar">
     <p class="mark"><img src="{top}../web/icon.svg" alt="" width="26" height="26"><a href="{top}../">agent<span class="mark-gap">_</span>tts</a></p>
+    <form id="search" role="search" hidden>
+      <label class="unseen" for="words">Search the documentation</label>
+      <input id="words" type="search" placeholder="Search  ( / )" autocomplete="off" spellcheck="false">
+      <div id="found" hidden><p role="status"></p><ol></ol></div>
+    </form>
     <a class="to-pages" href="#pages">All pages</a>
     <button class="quiet" id="theme" type="button" aria-pressed="false" title="Dark colours">
       <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true"><circle cx="10" cy="10" r="7.25"/><path d="M10 2.75a7.25 7.25 0 0 1 0 14.5z"/></svg>
@@ -52,6 +59,11 @@ _PAGE = """<!doctype html>
 </html>
 """  # noqa: E501
 
+_MISSING = """# There is no such page
+
+See [the start of the documentation]({top}index.md), all pages in the list, or search.
+"""
+
 
 class Docs:
     """The pages and pictures of a folder. Each page is rendered at its first request, and kept."""
@@ -65,25 +77,31 @@ class Docs:
         self._page = functools.cache(self._render)
 
     async def serve(self, request: Request) -> Response:
-        """Answer `/docs`, `/docs/` and `/docs/NAME`."""
-        name = request.path_params.get("name")
-        if name is None:  # links are relative to the folder
+        """Answer `/docs`, `/docs/`, and `/docs/NAME` with or without its `.md`."""
+        asked = request.path_params.get("name")
+        if asked is None:  # links are relative to the folder
             return RedirectResponse("docs/")
-        file = self._files.get(name or INDEX)
-        if file is None:
-            raise HTTPException(404, "there is no such page; /docs/ lists them")
-        if file.suffix != ".md":
-            return FileResponse(file, headers=self._headers)
-        page, tag = await asyncio.to_thread(self._page, name or INDEX)
+        bare = asked.removesuffix("/")
+        name = bare if bare in self._files else f"{bare}.md" if bare else INDEX
+        if name not in self._files:
+            if (depth := asked.count("/")) > DEEPEST:
+                raise HTTPException(404, "there is no such page; /docs/ lists them")
+            page, _ = await asyncio.to_thread(self._page, "../" * depth)
+            return Response(page, 404, self._headers, "text/html; charset=utf-8")
+        if bare != asked:
+            return RedirectResponse(f"../{name.rpartition('/')[2]}")
+        if not name.endswith(".md"):
+            return FileResponse(self._files[name], headers=self._headers)
+        page, tag = await asyncio.to_thread(self._page, name)
         headers = self._headers | {"ETag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     def _render(self, name: str) -> tuple[bytes, str]:
-        """A page, and its entity tag."""
-        markdown = _markdown()
-        tokens = markdown.parse(self._files[name].read_text(encoding="utf-8"))
+        """A page, and its entity tag. What is not there has a page, too: its name is the way up to the index."""
+        markdown, file = _markdown(), self._files.get(name)
+        tokens = markdown.parse(_MISSING.format(top=name) if file is None else file.read_text(encoding="utf-8"))
         title = next(heading.content for opening, heading in pairwise(tokens) if opening.tag == "h1")
         top = "../" * name.count("/")
         page = _PAGE.format(
@@ -122,7 +140,7 @@ def _markdown() -> MarkdownIt:
 
 
 def _anchored(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens of a page with an anchor at each heading, and each table in a box that scrolls."""
+    """The tokens of a page with its contents, an anchor at each heading, and each table in a box that scrolls."""
     from markdown_it.token import Token
 
     for token, following in zip_longest(tokens, tokens[1:]):
@@ -133,3 +151,24 @@ def _anchored(tokens: Sequence[Token]) -> Iterator[Token]:
         yield token
         if token.type == "table_close":
             yield Token("html_block", "", 0, content="</div>")
+        elif token.type == "heading_close" and token.tag == "h1":
+            yield Token("html_block", "", 0, content=_contents(tokens))
+
+
+def _contents(tokens: Sequence[Token]) -> str:
+    """Links to the headings of a long page; nothing for another one."""
+    headings = [
+        f'<a class="{opening.tag}" href="#{slug(text.content)}">{escape(_plain(text), quote=False)}</a>'
+        for opening, text in pairwise(tokens)
+        if opening.type == "heading_open" and opening.tag != "h1"
+    ]
+    if len(headings) < LONG:
+        return ""
+    return (
+        '<details id="contents" open><summary>On this page</summary>'
+        f'<nav aria-label="On this page">{"".join(headings)}</nav></details>'
+    )
+
+
+def _plain(text: Token) -> str:
+    return "".join(child.content for child in text.children or [])
