@@ -133,8 +133,10 @@ CLIENTS = {
     "web/docs/clients/openai-realtime.md": (
         *("pipecat.services.openai.realtime.llm", "livekit.plugins.openai.realtime", "openai"),
     ),
+    "web/docs/clients/vllm-omni.md": ("livekit.plugins.baseten",),
     "web/docs/clients/elevenlabs.md": (
-        *("pipecat.services.elevenlabs.tts", "livekit.plugins.elevenlabs", "elevenlabs.client"),
+        *("pipecat.services.elevenlabs.tts", "pipecat.services.elevenlabs.dialogue.tts"),
+        *("livekit.plugins.elevenlabs", "elevenlabs.client"),
     ),
 }
 

@@ -322,9 +322,9 @@ def _epoch() -> float:
 
 
 def _key_in(headers: Mapping[str, str]) -> str:
-    """The API key in OpenAI's, Deepgram's, Cartesia's, ElevenLabs' or Vapi's header; empty without one."""
+    """The API key in OpenAI's, Deepgram's, Baseten's, Cartesia's, ElevenLabs' or Vapi's header; empty without one."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    if scheme.lower() in ("bearer", "token"):
+    if scheme.lower() in ("bearer", "token", "api-key"):
         return credentials.strip()
     return next((headers[name] for name in ("x-api-key", "xi-api-key", "x-vapi-secret") if headers.get(name)), "")
 

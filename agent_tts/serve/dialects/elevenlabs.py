@@ -20,6 +20,7 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     DictionaryLocator,
     ElevenLabsMessage,
     ElevenLabsQuery,
+    TimedCharacter,
     lexicon_of,
     wanted_of,
 )
@@ -37,12 +38,12 @@ MAX_REASON_BYTES = 123  # of a close frame
 
 
 @dataclass(slots=True, eq=False)
-class _SpokenContext:
+class SpokenContext:
     """A context of the client, which is one utterance."""
 
     id: str  # in the session; unique, while clients may use a name again at once
     name: str | None  # the client's
-    speed: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     locators: list[DictionaryLocator] = field(default_factory=list)
     # It is opened with its first word, so that it takes no slot while its LLM computes.
     state: Literal["new", "refused", "open", "ended", "cancelled"] = "new"
@@ -56,7 +57,7 @@ class _SpokenContext:
 class _WaitingText:
     """Messages to a closed context that is still spoken: clients cannot tell two contexts of one name apart."""
 
-    context: _SpokenContext  # which the last of them waits for
+    context: SpokenContext  # which the last of them waits for
     count: int = 0  # messages
     is_flushed: bool = False  # since its last text
     is_closed: bool = False  # since its last text
@@ -69,7 +70,11 @@ class MultiStreamAdapter(ProtocolAdapter):
     its end. A message or query that is not allowed, or too much waiting text, ends the connection.
     """
 
-    def __init__(self, voice: str, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
+    _message_type = ElevenLabsMessage
+    _speaks_all = False  # a close never interrupts
+    _times = "charStartTimesMs", "charDurationsMs"
+
+    def __init__(self, voice: str | None, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
         self._dictionaries = LoadedDictionaries(dictionaries)
         self._voice = voice
         self._query = query
@@ -80,9 +85,9 @@ class MultiStreamAdapter(ProtocolAdapter):
         # from the end of the message before; and a flush with one of its sentences does not complete the text.
         self._is_synced = False
         # The latest context of each name.
-        self._named: dict[str | None, _SpokenContext] = {}
+        self._named: dict[str | None, SpokenContext] = {}
         # Contexts that the session has not ended, by their id in the session.
-        self._open: dict[str, _SpokenContext] = {}
+        self._open: dict[str, SpokenContext] = {}
         # What waits for a context to be spoken, by its name.
         self._waiting: dict[str | None, _WaitingText] = {}
         self._count = 0  # contexts so far
@@ -103,7 +108,11 @@ class MultiStreamAdapter(ProtocolAdapter):
         self._rate = session["output"]["sample_rate"]
         self._is_whole = query.auto_mode
         self._is_synced = query.sync_alignment
-        yield Update(session)
+        yield Update(self._configured(session))
+
+    def _configured(self, session: dict[str, Any]) -> dict[str, Any]:
+        """The fields of `session.update` for those that the address asks for."""
+        return session
 
     # ------------------------------------------------------------ from the client
 
@@ -114,7 +123,9 @@ class MultiStreamAdapter(ProtocolAdapter):
         return partial(self._dictionaries.load, wanted) if wanted else None
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
-        message = self._parse(data)
+        yield from self._take(self._parse(data))
+
+    def _take(self, message: ElevenLabsMessage) -> Iterator[Command]:
         if self._is_leaving:
             return
         if message.close_socket:
@@ -128,7 +139,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         self._is_heard = True
         if self._failure is not None:
             raise from_code(*self._failure)
-        return check_message(ElevenLabsMessage, protocol.load(data))
+        return check_message(self._message_type, protocol.load(data))
 
     def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Command]:
         if message.close_context:
@@ -145,7 +156,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         name, text = message.context_id, message.text or ""
         waiting = self._waiting.setdefault(name, _WaitingText(self._named[name]))
         if message.close_context:
-            if waiting.is_closed or not waiting.is_flushed:  # an interruption
+            if waiting.is_closed or not (waiting.is_flushed or self._speaks_all):  # an interruption
                 del self._waiting[name]
                 yield Drop(waiting.context.id)
                 yield from self._close(name)
@@ -187,8 +198,8 @@ class MultiStreamAdapter(ProtocolAdapter):
             if not text:
                 return  # a keep-alive or a flush before any text
             context = self._begin(message.context_id)
-        if context.state == "new" and message.speed is not None:
-            context.speed = message.speed
+        if context.state == "new":
+            context.options |= message.options
         if context.state == "new" and message.pronunciation_dictionary_locators:
             context.locators = message.pronunciation_dictionary_locators
         if len(text) > self._limits.text_message_chars:
@@ -207,9 +218,9 @@ class MultiStreamAdapter(ProtocolAdapter):
             context.is_flushed = self._is_last(text)
             yield Flush(context.id)
 
-    def _begin(self, name: str | None) -> _SpokenContext:
+    def _begin(self, name: str | None) -> SpokenContext:
         self._count += 1
-        context = _SpokenContext(str(self._count), name)
+        context = SpokenContext(str(self._count), name)
         self._named.pop(name, None)
         self._named[name] = context
         idle = [name for name, other in self._named.items() if other.state in ("new", "refused")]
@@ -217,18 +228,17 @@ class MultiStreamAdapter(ProtocolAdapter):
             del self._named[idle[0]]
         return context
 
-    def _admit(self, context: _SpokenContext) -> Iterator[Command]:
+    def _admit(self, context: SpokenContext) -> Iterator[Command]:
         self._open[context.id] = context
         context.state = "open"
-        speed = {} if context.speed is None else {"speed": context.speed}
         try:
             lexicon = lexicon_of(context.locators, self._dictionaries)
         except UnknownDictionary as unknown:
             context.state = "refused"
             raise unknown.about(context.id) from None
-        yield Open(context.id, speed | lexicon)
+        yield Open(context.id, context.options | lexicon)
 
-    def _refuse(self, context: _SpokenContext, why: str) -> Iterator[Command]:
+    def _refuse(self, context: SpokenContext, why: str) -> Iterator[Command]:
         """End a context because of a text and raise the error; the session would leave it open."""
         if context.state == "open":
             yield from self._cancel(context)
@@ -239,7 +249,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             return
         raise TextTooLong(f"{why} characters").about(context.id)
 
-    def _append(self, context: _SpokenContext, text: str) -> Command:
+    def _append(self, context: SpokenContext, text: str) -> Command:
         context.is_flushed = context.is_flushed and text.isspace()
         context.characters.spacing.write(text)
         context.ends_in_word = text[-1].isalnum()
@@ -250,7 +260,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         context = self._named.get(name)
         if context is None:
             return
-        if context.state == "open" and context.is_flushed:
+        if context.state == "open" and (context.is_flushed or self._speaks_all):
             yield from self._end(context)
         elif context.state in ("open", "ended"):
             yield from self._cancel(context)
@@ -259,7 +269,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             if context.state == "new":
                 yield from self._end(context)
 
-    def _end(self, context: _SpokenContext) -> Iterator[Command]:
+    def _end(self, context: SpokenContext) -> Iterator[Command]:
         if context.state == "new":  # without text
             self._open[context.id] = context
             yield Echo(Finished(context.id, "end"))
@@ -267,7 +277,7 @@ class MultiStreamAdapter(ProtocolAdapter):
             context.state = "ended"
             yield End(context.id)
 
-    def _cancel(self, context: _SpokenContext) -> Iterator[Command]:
+    def _cancel(self, context: SpokenContext) -> Iterator[Command]:
         context.state = "cancelled"
         yield Cancel(context.id)
 
@@ -301,22 +311,27 @@ class MultiStreamAdapter(ProtocolAdapter):
                 return self._done(context, event)
         return ()
 
-    def _audio(self, context: _SpokenContext, chunk: Audio[str]) -> Iterator[str]:
-        begun_ms = chunk.first_sample * 1_000 / self._rate + FRAME_MS
-        alignment = self._alignment(context, context.words.due(begun_ms))
-        if chunk.payload or alignment:
-            yield self._message(context, base64.b64encode(chunk.payload).decode(), alignment)
+    def _audio(self, context: SpokenContext, chunk: Audio[str]) -> Iterator[str]:
+        at_ms = chunk.first_sample * 1_000 / self._rate
+        return self._tell(context, at_ms, context.words.due(at_ms + FRAME_MS), chunk.payload)
 
-    def _done(self, context: _SpokenContext, done: Finished[str]) -> Iterator[str]:
+    def _tell(self, context: SpokenContext, at_ms: float, words: list[Word], payload: bytes = b"") -> Iterator[str]:
+        """Words, and the audio at `at_ms` of the context, in which they begin; none at its end."""
+        alignment = self._alignment(context, words)
+        if payload or alignment:
+            yield self._message(context, base64.b64encode(payload).decode(), alignment)
+
+    def _done(self, context: SpokenContext, done: Finished[str]) -> Iterator[str]:
         self._forget(context)
-        if done.reason in ("end", "length") and (rest := self._alignment(context, context.words.rest())):
-            yield self._message(context, "", rest)
+        is_starved = done.reason == "error" and context.state == "cancelled"
+        if done.reason in ("end", "length") or is_starved:
+            yield from self._tell(context, done.audio_ms, context.words.rest())
         if done.reason == "length":
             error = cut_short(done.audio_ms)
             yield self._dump(context, {"message": error.message, "error": error.code, "code": POLICY_VIOLATION})
         yield from self._final(context)
 
-    def _final(self, context: _SpokenContext) -> Iterator[str]:
+    def _final(self, context: SpokenContext) -> Iterator[str]:
         """The last message of a context; after the very last one, a connection that is leaving is closed."""
         yield self._message(context, None)
         if self._has_left and self.closing is None:
@@ -327,13 +342,13 @@ class MultiStreamAdapter(ProtocolAdapter):
         """Whether the client has asked for the end of the connection, and all has been spoken."""
         return self._is_leaving and not self._open and not self._waiting
 
-    def _message(self, context: _SpokenContext, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
+    def _message(self, context: SpokenContext, audio: str | None, alignment: dict[str, Any] | None = None) -> str:
         """A message with audio in base64; the final one has none."""
         is_final = True if audio is None else None
         fields = {"audio": audio, "isFinal": is_final, "alignment": alignment, "normalizedAlignment": alignment}
         return self._dump(context, fields)
 
-    def _error(self, context: _SpokenContext | None, failed: Failed) -> Iterator[str]:
+    def _error(self, context: SpokenContext | None, failed: Failed) -> Iterator[str]:
         error = failed.error
         if context is None and failed.id is not None:
             return  # it ended while a message was on its way
@@ -357,23 +372,27 @@ class MultiStreamAdapter(ProtocolAdapter):
                     del self._open[context.id]
                 yield from self._final(context)
 
-    def _forget(self, context: _SpokenContext) -> None:
+    def _forget(self, context: SpokenContext) -> None:
         del self._open[context.id]
         if self._named.get(context.name) is context:
             del self._named[context.name]
 
-    def _alignment(self, context: _SpokenContext, words: list[Word]) -> dict[str, Any] | None:
+    def _alignment(self, context: SpokenContext, words: list[Word]) -> dict[str, Any] | None:
         since_ms = 0 if self._is_synced else context.characters.end_ms
-        characters = context.characters.of(words)
-        if not characters:
-            return None
-        return {
-            "chars": [each.char for each in characters],
-            "charStartTimesMs": [each.start_ms - since_ms for each in characters],
-            "charDurationsMs": [each.end_ms - each.start_ms for each in characters],
-        }
+        return self._aligned(context.characters.of(words), since_ms)
 
-    def _dump(self, context: _SpokenContext, fields: dict[str, Any]) -> str:
+    def _aligned(self, characters: list[TimedCharacter], since_ms: int) -> dict[str, Any] | None:
+        starts, durations = self._times
+        return (
+            characters
+            and {
+                "chars": [each.char for each in characters],
+                starts: [each.start_ms - since_ms for each in characters],
+                durations: [each.end_ms - each.start_ms for each in characters],
+            }
+        ) or None
+
+    def _dump(self, context: SpokenContext, fields: dict[str, Any]) -> str:
         return protocol.dump(fields | {"contextId": context.name})
 
 
@@ -390,16 +409,16 @@ class StreamAdapter(MultiStreamAdapter):
         self._is_leaving = True
         yield from self._end(self._named.get(None) or self._begin(None))
 
-    def _done(self, context: _SpokenContext, done: Finished[str]) -> Iterator[str]:
+    def _done(self, context: SpokenContext, done: Finished[str]) -> Iterator[str]:
         yield from super()._done(context, done)
         self.closing = (1000, "the text has been spoken")
 
-    def _error(self, context: _SpokenContext | None, failed: Failed) -> Iterator[str]:
+    def _error(self, context: SpokenContext | None, failed: Failed) -> Iterator[str]:
         if isinstance(failed.error, UnknownContext):
             return  # it ended while a message was on its way
         if context is not None:
             self._forget(context)
         yield from super()._error(None, Failed(None, failed.error))
 
-    def _dump(self, context: _SpokenContext, fields: dict[str, Any]) -> str:
+    def _dump(self, context: SpokenContext, fields: dict[str, Any]) -> str:
         return protocol.dump(fields)

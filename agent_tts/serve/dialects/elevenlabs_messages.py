@@ -22,6 +22,9 @@ PLACEHOLDER_VOICES = {"None", "hpp4J3VqNfWAUOO0d1Us"}
 # What the names of ElevenLabs' own models begin with; they mean any model.
 FOREIGN_MODELS = "eleven"
 
+# Of a dialogue: different voices, and lines of one message or request.
+MAX_VOICES, MAX_INPUTS = 10, 100
+
 DEFAULT_FORMAT = "mp3_44100_128"
 FORMATS = (
     *("mp3_22050_32", "mp3_24000_48", "mp3_44100", "mp3_44100_32", "mp3_44100_64", "mp3_44100_96", "mp3_44100_128"),
@@ -94,7 +97,7 @@ class ElevenLabsQuery(Lenient, strict=False):
     sync_alignment: bool = False
     apply_text_normalization: TextNormalization = "auto"
 
-    def session(self, voice: str) -> dict[str, Any]:
+    def session(self, voice: str | None) -> dict[str, Any]:
         """The fields of `session.update`; raises `UnsupportedFormat`."""
         audio = format_of(self.output_format, FORMATS)
         output = {"encoding": audio.encoding, "sample_rate": audio.sample_rate, "bit_rate": audio.bit_rate}
@@ -111,14 +114,31 @@ class ElevenLabsMessage(Lenient):
     close_socket: bool | None = None
 
     @property
-    def speed(self) -> float | None:
-        return self.voice_settings.speed if self.voice_settings else None
+    def options(self) -> dict[str, Any]:
+        """Those of a new context."""
+        return self.voice_settings.model_dump(exclude_none=True) if self.voice_settings else {}
 
 
-class ElevenLabsRequest(Lenient):
-    """The body of an HTTP request."""
+class DialogueInput(Lenient):
+    """A line of a dialogue; a voice of None is the engine's default."""
 
-    text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
+    text: str
+    voice_id: str | None
+    new_turn: bool | None = None
+
+
+class DialogueMessage(ElevenLabsMessage):
+    voices: Annotated[list[str | None], Field(min_length=1, max_length=MAX_VOICES, fail_fast=True)] | None = None
+    inputs: Annotated[list[DialogueInput], Field(max_length=MAX_INPUTS, fail_fast=True)] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"voice": voice_of(self.voices[0])} if self.voices else {}
+
+
+class SpokenRequest(Lenient):
+    """What the bodies of all HTTP requests that speak have in common."""
+
     model_id: str | None = Field(None, max_length=256, description="ElevenLabs' own names mean any")
     language_code: str | None = Field(None, max_length=64, description="default: the voice's")
     voice_settings: VoiceSettings | None = None
@@ -126,20 +146,41 @@ class ElevenLabsRequest(Lenient):
     apply_text_normalization: TextNormalization = Field("auto", description="auto: the node's setting")
     pronunciation_dictionary_locators: Locators | None = Field(None, description="the first one counts")
 
-    def options(self, voice: str, node: Node) -> SpeechOptions:
+    def options(self, voice: str | None, node: Node) -> SpeechOptions:
         """The options of speech, unpaced. Raises `UnknownDictionary`."""
         speed = {} if self.voice_settings is None else self.voice_settings.model_dump(exclude_none=True)
         lexicon = lexicon_of(self.pronunciation_dictionary_locators, node.dictionaries)
         return node.unpaced(speech_of(self, voice) | speed | lexicon)
 
 
-def speech_of(asked: ElevenLabsQuery | ElevenLabsRequest, voice_id: str) -> dict[str, Any]:
+class ElevenLabsRequest(SpokenRequest):
+    """The body of an HTTP request for one text."""
+
+    text: str = Field(min_length=1, pattern=r"\S", description="text to speak")
+
+
+class DialogueRequest(SpokenRequest):
+    """The body of an HTTP request for a dialogue, whose lines are spoken one after another."""
+
+    inputs: Annotated[list[DialogueInput], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+
+    @property
+    def text(self) -> str:
+        return "".join(line.text for line in self.inputs)
+
+
+def voice_of(voice_id: str | None) -> str | None:
+    """A voice of the node by the name that a client sends; None is the engine's default."""
+    return None if voice_id in PLACEHOLDER_VOICES else voice_id
+
+
+def speech_of(asked: ElevenLabsQuery | SpokenRequest, voice_id: str | None) -> dict[str, Any]:
     """Options of speech; a voice of None is the engine's default, and a model of None is any."""
     model = asked.model_id
     normalize = asked.apply_text_normalization
     return {
         **({} if normalize == "auto" else {"normalize": normalize == "on"}),
-        "voice": None if voice_id in PLACEHOLDER_VOICES else voice_id,
+        "voice": voice_of(voice_id),
         "model": None if model is None or model.startswith(FOREIGN_MODELS) else model,
         "language": asked.language_code or "auto",
         "seed": asked.seed,
@@ -170,18 +211,20 @@ class CharacterTimes:
     Any white space between words is told as one space, also after the last word: clients take it for the word's end.
     """
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", begin_ms: int = 0) -> None:
         # Of the context.
         self.spacing = Spacing(text)
+        # Where its audio begins, which words count from.
+        self.begin_ms = begin_ms
         # End of the last character: later times are never before it.
-        self.end_ms = 0
+        self.end_ms = begin_ms
 
     def of(self, words: list[Word]) -> list[TimedCharacter]:
         """The characters of the next words; those of one word get the same duration."""
         told: list[TimedCharacter] = []
         for word in words:
-            start = max(word.start_ms, self.end_ms)
-            end = max(word.end_ms, start)
+            start = max(self.begin_ms + word.start_ms, self.end_ms)
+            end = max(self.begin_ms + word.end_ms, start)
             text = word.word
             edges = [start + (end - start) * index // len(text) for index in range(len(text) + 1)]
             told += map(TimedCharacter, text, edges, edges[1:])

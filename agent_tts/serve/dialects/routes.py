@@ -16,6 +16,7 @@ from agent_tts.serve.dialects import (
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, DeepgramAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.node import Node
@@ -43,7 +44,7 @@ def _deepgram(name: str, adapter: type[DeepgramAdapter]) -> Dialect:
 
 def _elevenlabs(adapter: type[MultiStreamAdapter]) -> Dialect:
     def make(client: WebSocket, node: Node) -> MultiStreamAdapter:
-        voice = client.path_params["voice_id"]
+        voice = client.path_params.get("voice_id")
         return adapter(voice, client.query_params, node.settings.limits, node.dictionaries)
 
     return Dialect("elevenlabs", make, key_query="authorization", denies=True)
@@ -60,6 +61,8 @@ STREAMS: dict[str, Dialect] = {
     "/v2/speak": _deepgram("flux", FluxAdapter),
     elevenlabs_http.PATH + "/stream-input": _elevenlabs(StreamAdapter),
     elevenlabs_http.PATH + "/multi-stream-input": _elevenlabs(MultiStreamAdapter),
+    elevenlabs_http.DIALOGUE + "/stream-input": _elevenlabs(DialogueAdapter),
+    elevenlabs_http.DIALOGUE + "/multi-stream-input": _elevenlabs(DialogueAdapter),
     "/v1/jambonz": Dialect("jambonz", lambda client, _: JambonzAdapter(client.query_params), denies=True),
     "/v1/audio/speech/stream": Dialect("vllm_omni", lambda _, node: VllmOmniAdapter(node.settings.lead_ms)),
 }

@@ -1,11 +1,14 @@
 """vLLM-Omni's WebSocket, `/v1/audio/speech/stream`: utterances one after another, in bytes or with times of words.
 
 `split_granularity` is ignored: speech begins with the first words, and an utterance is one sentence to the client.
+Baseten's deployments tell the times of words at the end of an utterance.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -48,13 +51,14 @@ class VllmConfig(Lenient):
     speaker_embedding: SpeakerEmbedding | None = None
     stream_audio: bool = False
     word_timestamps: bool = False
+    timestamp_type: Literal["word"] | None = None  # Baseten's: times in `audio.done`
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.stream_audio and self.response_format != "pcm":
             raise ValueError("stream_audio needs response_format pcm")
-        if self.word_timestamps and not self.stream_audio:
-            raise ValueError("word_timestamps needs stream_audio")
+        if (self.word_timestamps or self.timestamp_type) and not self.stream_audio:
+            raise ValueError("word_timestamps and timestamp_type need stream_audio")
         return self
 
     def session(self, lead_ms: int) -> Message:
@@ -72,7 +76,7 @@ class VllmConfig(Lenient):
             "instructions": self.instructions,
             "speed": 1.0 if self.speed is None else self.speed,
             "seed": self.seed,
-            "timestamps": "word" if self.word_timestamps else "none",
+            "timestamps": "word" if self.word_timestamps or self.timestamp_type else "none",
             "output": {"encoding": encoding, "sample_rate": sample_rate, "framing": "binary"},
             "lead_ms": lead_ms if self.stream_audio else None,
         }
@@ -91,6 +95,8 @@ class _Utterance:
     bytes: int = 0  # of audio sent
     chunks: int = 0
     words: DueWords = field(default_factory=DueWords)
+    # Words that have begun, their starts and their ends, as JSON: that of a long text takes milliseconds at once.
+    aligned: tuple[list[str], list[str], list[str]] = field(default_factory=lambda: ([], [], []))
 
     @property
     def context_id(self) -> str:
@@ -98,6 +104,26 @@ class _Utterance:
 
     def told(self, type_: str, **fields: Any) -> Message:
         return protocol.build(type_, utterance_index=self.index, **fields)
+
+    def begun(self, audio_ms: float = math.inf) -> list[Word]:
+        """The next words, which begin before `audio_ms`; none if no times were asked for."""
+        words = self.words.due(audio_ms) if audio_ms < math.inf else self.words.rest()
+        if self.config.timestamp_type is not None:
+            for word in words:
+                times = word.word, word.start_ms / 1_000, word.end_ms / 1_000
+                for values, value in zip(self.aligned, times, strict=True):
+                    values.append(json.dumps(value))
+        return words
+
+    def done(self, *, failed: bool) -> str:
+        """`audio.done`, with the times of all words if they were asked for."""
+        told = protocol.dump(self.told("audio.done", sentence_index=0, total_bytes=self.bytes, error=failed))
+        if self.config.timestamp_type is None:
+            return told
+        self.begun()
+        names = ("words", "word_start_times_seconds", "word_end_times_seconds")
+        lists = ", ".join(f'"{name}": [{", ".join(values)}]' for name, values in zip(names, self.aligned, strict=True))
+        return f'{told[:-1]}, "timestamp_info": {{"word_alignment": {{{lists}}}}}}}'
 
 
 class VllmOmniAdapter(ProtocolAdapter):
@@ -200,9 +226,9 @@ class VllmOmniAdapter(ProtocolAdapter):
 
     def encode(self, event: Event) -> Iterator[str | bytes]:
         for answer in self._answers(event):
-            yield answer if isinstance(answer, bytes) else protocol.dump(answer)
+            yield answer if isinstance(answer, bytes | str) else protocol.dump(answer)
 
-    def _answers(self, event: Event) -> Iterable[Message | bytes]:
+    def _answers(self, event: Event) -> Iterable[Message | str | bytes]:
         utterance = self._of(getattr(event, "id", None))
         match event:
             case Echo(item=answer):
@@ -223,26 +249,26 @@ class VllmOmniAdapter(ProtocolAdapter):
         utterance = self._utterance
         return utterance if utterance is not None and utterance.context_id == context_id else None
 
-    def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[Message]:
+    def _over(self, utterance: _Utterance, *, failed: bool = False) -> Iterator[Message | str]:
         if utterance.is_over:
             return
         utterance.is_over = True
         has_sound = utterance.chunks > 0
         if has_sound and utterance.config.word_timestamps:
-            yield _sound(utterance, b"", utterance.words.rest())
+            yield _sound(utterance, b"", utterance.begun())
         if has_sound or failed:
             if not has_sound:
                 yield _start(utterance)
-            yield utterance.told("audio.done", sentence_index=0, total_bytes=utterance.bytes, error=failed)
+            yield utterance.done(failed=failed)
         if utterance.is_done:
             yield utterance.told("session.done", total_sentences=int(has_sound or failed))
             self._finish()
 
-    def _cut(self, utterance: _Utterance, audio_ms: int) -> Iterator[Message]:
+    def _cut(self, utterance: _Utterance, audio_ms: int) -> Iterator[Message | str]:
         yield _refusal(cut_short(audio_ms), utterance)
         yield from self._over(utterance, failed=True)
 
-    def _error(self, failed: Failed, utterance: _Utterance | None) -> Iterator[Message]:
+    def _error(self, failed: Failed, utterance: _Utterance | None) -> Iterator[Message | str]:
         yield _refusal(failed.error, utterance)
         if utterance is not None:
             if isinstance(failed.error, Starved):
@@ -267,9 +293,9 @@ def _audio(utterance: _Utterance, chunk: Audio[str]) -> Iterator[Message | bytes
         yield _start(utterance)
         if utterance.config.response_format == "wav":
             payload = wav_header() + payload
+    begun = utterance.begun((chunk.first_sample + len(chunk.payload) // 2) * 1_000 / SAMPLE_RATE)
     if utterance.config.word_timestamps:
-        end_ms = (chunk.first_sample + len(chunk.payload) // 2) * 1_000 / SAMPLE_RATE
-        yield _sound(utterance, payload, utterance.words.due(end_ms))
+        yield _sound(utterance, payload, begun)
         return
     utterance.chunks += 1
     utterance.bytes += len(payload)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from loguru import logger
@@ -28,6 +28,7 @@ from agent_tts.serve.transports.writer import Writer, disconnected
 from agent_tts.sound.provenance import HEADERS
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
+from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import Listener, Utterance, WordsMode
 
 TRANSPORT = "http"  # in metrics
@@ -50,6 +51,9 @@ class Body:
     def audio(self, pcm: bytes) -> bytes:
         """The next piece of audio: pcm_s16le, 24 kHz, mono."""
         raise NotImplementedError
+
+    def turn(self) -> None:
+        """The next text begins; called before each of several but the first."""
 
     def end(self) -> bytes:
         """The end of the audio."""
@@ -158,7 +162,7 @@ def server_sent(events: Iterable[str]) -> bytes:
 
 
 class SpeechResponse(Response):
-    """Speaks one text.
+    """Speaks one text, or several one after another: `then` are those behind it.
 
     Nothing is sent before the first frame, so that earlier failures become an error response. Speech stops at once when
     the client disconnects or stops reading. Making one raises the errors of `SpeechService.resolve`.
@@ -175,12 +179,14 @@ class SpeechResponse(Response):
         words: WordsMode = "none",
         seal: Seal | None = None,
         ends_aside: bool = False,
+        then: Sequence[tuple[str, Resolved]] = (),
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
         del self.headers["content-length"]  # not known yet
         self._node = node
         self._client = client
-        self._text = text
+        # The text that is spoken, and what waits for its end.
+        self._text, self._then = text, deque(then)
         self.resolved = node.service.resolve(options)
         # Called when the request is open.
         self._make_body = make_body
@@ -204,25 +210,35 @@ class SpeechResponse(Response):
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 if self._seal is not None:
                     admitted.enter_context(await self._node.guard.place("whole files"))
-                how = Listener(words=self._words)
-                metrics, service = self._node.metrics, self._node.service
-                utterance = metrics.open(service, TRANSPORT, self.resolved, owner, how, characters=len(self._text))
+                self._node.metrics.usage.check(owner, sum(len(text) for text, _ in self._then) + len(self._text))
+                utterance = self._open(self.resolved, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             try:
-                await self._speak(utterance, writer, receive)
-            except SlowConsumer as error:
+                with contextlib.closing(self._make_body()) as body:
+                    await self._speak(utterance, writer, receive, body)
+                    while self._then and utterance.done is not None and utterance.done.reason == "end":
+                        self._text, resolved = self._then.popleft()
+                        body.turn()
+                        utterance = self._open(resolved, owner)
+                        await self._speak(utterance, writer, receive, body)
+            except SpeechError as error:
+                if not (self._started or isinstance(error, SlowConsumer)):
+                    raise
                 refused.labels(error.code).inc()
-                logger.warning("http: slow_consumer, connection cut")
+                logger.warning("http: {}, connection cut", error.code)
                 writer.cut()
                 await disconnected(receive)  # uvicorn would log a missing end
 
-    async def _speak(self, utterance: Utterance, writer: Writer, receive: Receive) -> None:
+    def _open(self, resolved: Resolved, owner: int) -> Utterance:
+        metrics, how = self._node.metrics, Listener(words=self._words)
+        return metrics.open(self._node.service, TRANSPORT, resolved, owner, how, characters=len(self._text))
+
+    async def _speak(self, utterance: Utterance, writer: Writer, receive: Receive, body: Body) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
         try:
-            with contextlib.closing(self._make_body()) as body:
-                await self._send(utterance, writer, body)
+            await self._send(utterance, writer, body)
         finally:
             watch.cancel()
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
@@ -257,6 +273,8 @@ class SpeechResponse(Response):
                     return  # the client has disconnected
                 case Finished(reason=reason, audio_ms=audio_ms):
                     error = cut_short(audio_ms) if reason == "length" else utterance.error
+                    if error is None and self._then:
+                        return
                     if error is not None and not self._started:
                         raise error
                     if error is not None:

@@ -13,6 +13,7 @@ from deepgram import AsyncDeepgramClient
 from deepgram.environment import DeepgramClientEnvironment
 from elevenlabs.client import ElevenLabs
 from livekit.agents import tokenize, tts
+from livekit.plugins import baseten as livekit_baseten
 from livekit.plugins import cartesia as livekit_cartesia
 from livekit.plugins import deepgram as livekit_deepgram
 from livekit.plugins import elevenlabs as livekit_elevenlabs
@@ -21,6 +22,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from pipecat.services.cartesia.tts import CartesiaHttpTTSService, CartesiaTTSService
 from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSService
+from pipecat.services.elevenlabs.dialogue.tts import ElevenLabsDialogueTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
 from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.services.tts_service import TextAggregationMode
@@ -57,6 +59,7 @@ class Stock:
             CartesiaHttpTTSService: ({"base_url": self.url}, VOICE),
             ElevenLabsTTSService: ({"url": self.ws}, VOICE),
             ElevenLabsHttpTTSService: (requests, VOICE),
+            ElevenLabsDialogueTTSService: ({"url": self.ws}, VOICE),
             DeepgramFluxTTSService: ({"url": f"{self.ws}/v2/speak"}, FLUX),
             DeepgramTTSService: ({"base_url": self.ws}, AURA),
             DeepgramHttpTTSService: (requests, AURA),
@@ -68,6 +71,10 @@ class Stock:
 
     def livekit(self, kind: type[Any], **options: Any) -> Any:
         """A TTS of LiveKit's, of this class."""
+        own = {"api_key": self.key, "http_session": self.session}
+        if kind is livekit_baseten.TTS:
+            own |= {"model_endpoint": f"{self.ws}/v1/audio/speech/stream", "voice": VOICE}
+            return kind(**own | options)
         places: dict[Any, tuple[str, dict[str, str]]] = {
             livekit_cartesia.TTS: ("", {"voice": VOICE}),
             livekit_elevenlabs.TTS: ("/v1", {"voice_id": VOICE}),
@@ -76,8 +83,9 @@ class Stock:
             livekit_openai.TTS: ("/v1", {"voice": MARIN}),
         }
         path, voice = places[kind]
-        own = {} if kind is livekit_openai.TTS else {"http_session": self.session}
-        return kind(**{"api_key": self.key, "base_url": self.url + path} | voice | own | options)
+        if kind is livekit_openai.TTS:
+            del own["http_session"]
+        return kind(**own | {"base_url": self.url + path} | voice | options)
 
     def cartesia(self) -> AsyncCartesia:
         return AsyncCartesia(api_key=self.key, base_url=self.url, websocket_base_url=self.ws)
@@ -118,6 +126,7 @@ PIPECAT: dict[str, tuple[type[Any], TextAggregationMode, bool]] = {
     "elevenlabs, pipecat, sentences": (ElevenLabsTTSService, SENTENCE, True),
     "elevenlabs, pipecat, tokens": (ElevenLabsTTSService, TOKEN, True),
     "elevenlabs, pipecat, http": (ElevenLabsHttpTTSService, SENTENCE, True),
+    "dialogue, pipecat": (ElevenLabsDialogueTTSService, SENTENCE, True),
     "flux, pipecat, sentences": (DeepgramFluxTTSService, SENTENCE, False),
     "flux, pipecat, tokens": (DeepgramFluxTTSService, TOKEN, False),
     "aura, pipecat, sentences": (DeepgramTTSService, SENTENCE, False),
@@ -128,8 +137,10 @@ PIPECAT: dict[str, tuple[type[Any], TextAggregationMode, bool]] = {
 
 # Classes of LiveKit's: class, options, and whether they are told the times of words.
 LIVEKIT: dict[str, tuple[type[Any], dict[str, Any], bool]] = {
+    "baseten, livekit": (livekit_baseten.TTS, {"model": "qwen3-tts", "word_timestamps": True}, True),
     "cartesia, livekit": (livekit_cartesia.TTS, {}, True),
     "elevenlabs, livekit": (livekit_elevenlabs.TTS, {"encoding": "pcm_24000", "enable_ssml_parsing": True}, True),
+    "dialogue, livekit": (livekit_elevenlabs.TTS, {"model": "eleven_v4_turbo", "encoding": "pcm_24000"}, True),
     "flux, livekit": (livekit_deepgram.TTSv2, {}, False),
     "aura, livekit": (livekit_deepgram.TTS, {}, False),
     "openai, livekit": (livekit_openai.TTS, {"response_format": "pcm", "instructions": "cheerful"}, False),

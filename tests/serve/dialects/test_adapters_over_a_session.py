@@ -19,6 +19,7 @@ from agent_tts.protocol.v1 import NativeAdapter
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
+from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.session import COMMAND_COST, FOLLOWING, MAX_BEHIND
@@ -91,6 +92,19 @@ ELEVENLABS = st.fixed_dictionaries(
     {"text": TEXTS | st.none(), "context_id": NAMES},
     optional={"flush": FLAG, "close_context": FLAG, "voice_settings": st.just({"speed": 9})},
 )
+LINES = st.fixed_dictionaries(
+    {"text": TEXTS, "voice_id": st.sampled_from(["v", "w", None])}, optional={"new_turn": FLAG}
+)
+DIALOGUE = st.fixed_dictionaries(
+    {"context_id": NAMES | st.none()},
+    optional={
+        "voices": st.lists(st.sampled_from(["v", "w", None]), min_size=1, max_size=2) | st.none(),
+        "inputs": st.lists(LINES, max_size=3) | st.none(),
+        "flush": FLAG | st.none(),
+        "close_context": FLAG | st.none(),
+        "keep_alive": FLAG,
+    },
+)
 DEEPGRAM = st.fixed_dictionaries(
     {"type": st.sampled_from(["Speak", "Speak", "Flush", "Clear", "Interrupt"]), "text": TEXTS}
 )
@@ -116,6 +130,7 @@ ENDS: dict[str, list[dict[str, Any]]] = {
     "vllm-omni": [{"type": "input.cancel"}],
 }
 
+SYNCED = {"output_format": "pcm_24000", "sync_alignment": "true"}
 Left = Callable[[Any], int]
 KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
     "cartesia": (
@@ -135,6 +150,12 @@ KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Le
         ELEVENLABS,
         lambda adapter: len(adapter._open),
         {"text": ""},
+    ),
+    "dialogue": (
+        lambda: DialogueAdapter(None, SYNCED, CONFIG.limits, NO_DICTIONARIES),
+        DIALOGUE,
+        lambda adapter: len(adapter._open) + len(adapter._waiting),
+        {"close_socket": True},
     ),
     "aura": (
         lambda: AuraAdapter({}, {}),
@@ -308,6 +329,17 @@ WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]
         {"text": "word ", "context_id": "a"},
         [{"context_id": "a", "flush": True}, CLOSED],
     ),
+    "dialogue": (
+        [
+            {
+                "context_id": "a",
+                "voices": ["v"],
+                "inputs": [{"text": "Hi there, how are you doing today? ", "voice_id": "v"}],
+            }
+        ],
+        {"context_id": "a", "inputs": [{"text": "word ", "voice_id": "w"}]},
+        [{"context_id": "a", "flush": True}, CLOSED],
+    ),
     "aura": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
     "flux": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
     "jambonz": (
@@ -326,7 +358,8 @@ WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]
 def busy(kind: str) -> tuple[Connected, dict[str, Any], list[dict[str, Any]]]:
     """A connection whose client has sent a whole text, which is spoken; and more of `WAITS`."""
     spoken, later, ends = WAITS[kind]
-    adapter = KINDS[kind][0]() if kind != "multi-stream" else MultiStreamAdapter("v", {}, Limits(), NO_DICTIONARIES)
+    elevenlabs = {"multi-stream": MultiStreamAdapter, "dialogue": DialogueAdapter}
+    adapter = elevenlabs[kind]("v", {}, Limits(), NO_DICTIONARIES) if kind in elevenlabs else KINDS[kind][0]()
     peer = Connected(adapter, CONFIG.model_copy(update={"limits": Limits()}))
     for message in spoken:
         peer.say(message)

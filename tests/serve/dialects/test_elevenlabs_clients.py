@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from elevenlabs import VoiceSettings
+from elevenlabs import DialogueInput, VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.realtime_tts import RealtimeTextToSpeechClient
 from livekit.agents import APIStatusError
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import elevenlabs as livekit_elevenlabs
+from pipecat.services.elevenlabs.dialogue.tts import ElevenLabsDialogueTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
 
 from tests.integrations.pipecat.pipeline import running
@@ -43,9 +45,10 @@ def sdk(stock: Stock, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
     return speech
 
 
-async def test_pipecat_gets_the_times_of_words(stock: Stock) -> None:
-    """Pipecat adds up the messages' times: times from the context's start fail."""
-    service = stock.pipecat(ElevenLabsTTSService)
+@pytest.mark.parametrize("kind", [ElevenLabsTTSService, ElevenLabsDialogueTTSService])
+async def test_pipecat_gets_the_times_of_words(stock: Stock, kind: type[Any]) -> None:
+    """Pipecat adds up the messages' times: times from the context's start fail. Its class for dialogues, too."""
+    service = stock.pipecat(kind)
     told: list[tuple[str, float]] = []
     add = service.add_word_timestamps
 
@@ -59,9 +62,10 @@ async def test_pipecat_gets_the_times_of_words(stock: Stock) -> None:
         await _check_times([at for _, at in told], pipeline.pcm())
 
 
-async def test_livekit_gets_the_times_of_words(stock: Stock) -> None:
-    """LiveKit takes times as the context's: times from the previous message fail."""
-    async with stock.livekit(livekit_elevenlabs.TTS, encoding="pcm_24000") as speaker:
+@pytest.mark.parametrize("model", ["eleven_flash_v2_5", "eleven_v4_turbo"])
+async def test_livekit_gets_the_times_of_words(stock: Stock, model: str) -> None:
+    """LiveKit takes times as the context's: times from the previous message fail. Of dialogues they are the audio's."""
+    async with stock.livekit(livekit_elevenlabs.TTS, encoding="pcm_24000", model=model) as speaker:
         events = await livekit_run.say(speaker, f"{FIRST} {SECOND}")
     told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
     await _check_times([word.start_time for word in told], livekit_run.pcm(events))
@@ -95,6 +99,48 @@ async def test_livekit_gets_the_error() -> None:
                 with pytest.raises(APIStatusError) as caught:
                     await livekit_run.say(speaker, FIRST)
                 assert caught.value.status_code == status
+
+
+async def test_livekit_gets_the_error_of_a_dialogue(stock: Stock) -> None:
+    """Its connection serves the next reply."""
+    async with stock.livekit(livekit_elevenlabs.TTS, model="eleven_v4", voice_id="nobody") as speaker:
+        with pytest.raises(APIStatusError) as caught:
+            await livekit_run.say(speaker, FIRST)
+        assert "unknown_voice" in str(caught.value.__cause__)
+        with pytest.raises(APIStatusError) as caught:
+            await livekit_run.synthesized(speaker, FIRST)
+        assert caught.value.status_code == 400
+
+
+async def test_dialogues_of_its_own_sdk(sdk_client: ElevenLabs) -> None:
+    """Two voices in one file, each where it is told; in each way of the SDK, the same audio."""
+    dialogue = sdk_client.text_to_dialogue
+    texts, voices = (FIRST, SECOND), (VOICE, "en-us+m3")
+    lines = [DialogueInput(text=text, voice_id=voice) for text, voice in zip(texts, voices, strict=True)]
+    asked: dict[str, Any] = {"inputs": lines, "model_id": "eleven_v3", "output_format": "pcm_24000"}
+    pcm = await asyncio.to_thread(lambda: b"".join(dialogue.convert(**asked)))
+    assert pcm == await asyncio.to_thread(lambda: b"".join(dialogue.stream(**asked)))
+    whole = await asyncio.to_thread(dialogue.convert_with_timestamps, **asked)
+    parts = await asyncio.to_thread(lambda: list(dialogue.stream_with_timestamps(**asked)))
+    assert base64.b64decode(whole.audio_base_64) == pcm
+    assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == pcm
+    assert whole.alignment is not None
+    characters = whole.alignment.characters
+    assert "".join(characters) == f"{FIRST} {SECOND} "
+    assert [each for part in parts if part.alignment for each in part.alignment.characters] == characters
+    assert sorted(whole.alignment.character_start_times_seconds) == whole.alignment.character_start_times_seconds
+    first, second = whole.voice_segments
+    assert (first.voice_id, second.voice_id) == voices
+    assert (first.dialogue_input_index, second.dialogue_input_index) == (0, 1)
+    for segment, text in zip((first, second), texts, strict=True):
+        said = characters[segment.character_start_index : segment.character_end_index]
+        assert "".join(said) == f"{text} "
+    seam = round(second.start_time_seconds * 24_000) * 2
+    check_spoken(pcm[: round(first.end_time_seconds * 24_000) * 2], FIRST)
+    assert 0 < seam < len(pcm)
+    told = [segment.dialogue_input_index for part in parts for segment in part.voice_segments]
+    assert set(told) == {0, 1}
+    assert told == sorted(told)
 
 
 async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:

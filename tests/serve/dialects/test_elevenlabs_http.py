@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agent_tts.messages import Word, Words
 from agent_tts.serve.dialects.elevenlabs_http import OneTimedBody, TimedBody
-from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, format_of
+from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, DialogueInput, format_of
 from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
@@ -85,8 +85,12 @@ def _text(part: dict[str, dict[str, list[str]] | None]) -> str:
     return "" if alignment is None else "".join(alignment["characters"])
 
 
+def said(text: str) -> list[DialogueInput]:
+    return [DialogueInput(text=text, voice_id="v")]
+
+
 async def test_a_word_comes_with_the_audio_in_which_it_starts() -> None:
-    body = TimedBody(format_of("pcm_24000"), "one two")
+    body = TimedBody(format_of("pcm_24000"), said("one two"))
     assert body.words(Words("", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))) == b""
     told = [json.loads(body.audio(bytes(3_840))) for _ in range(3)]
     assert [_text(part) for part in told] == ["one ", "two ", ""]
@@ -97,11 +101,11 @@ async def test_one_object_is_sent_while_it_is_made_whatever_its_length() -> None
     """It was held until it was complete, with 8 MiB at most: a legal text of ten minutes was refused at its end."""
     audio, words = bytes(range(250)) * 10, Words("", (Word("one", 0, 90, 0, 3), Word("two", 100, 150, 4, 7)))
     for size in (2, 4, 250):  # of each piece: samples of two bytes, base64 of three
-        body = OneTimedBody(format_of("pcm_24000"), "one two")
+        body = OneTimedBody(format_of("pcm_24000"), said("one two"))
         body.words(words)
         sent = [body.audio(audio[at : at + size]) for at in range(0, len(audio), size)]
         assert max(map(len, sent[1:])) <= 4 * (size + 2) // 3
         whole = json.loads(b"".join(sent) + body.end())
         assert base64.b64decode(whole["audio_base64"], validate=True) == audio
         assert _text(whole) == "one two "
-    assert json.loads(OneTimedBody(format_of("pcm_24000"), "one").end())["alignment"] is None
+    assert json.loads(OneTimedBody(format_of("pcm_24000"), said("one")).end())["alignment"] is None

@@ -16,6 +16,7 @@ from deepgram.speak.v2.types import (
     SpeakV2Speak,
     SpeakV2SpeechMetadata,
 )
+from elevenlabs import DialogueInput as ElevenLabsInput
 from livekit.agents import tts
 from livekit.agents.tts._provider_format import strip_all_markup
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -143,6 +144,14 @@ async def sdk_of_elevenlabs(stock: Stock, text: str) -> Heard:
     return base64.b64decode(told.audio_base_64), "".join(present(told.alignment).characters).split()
 
 
+async def sdk_of_dialogue(stock: Stock, text: str) -> Heard:
+    lines = [ElevenLabsInput(text=text, voice_id=VOICE)]
+    with elevenlabs_of(stock.node) as client:
+        convert = client.text_to_dialogue.convert_with_timestamps
+        told = await asyncio.to_thread(convert, inputs=lines, output_format="pcm_24000")
+    return base64.b64decode(told.audio_base_64), "".join(present(told.alignment).characters).split()
+
+
 async def sdk_of_flux(stock: Stock, text: str) -> Heard:
     audio = b""
     async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
@@ -198,6 +207,7 @@ CLIENTS: dict[str, Speaker] = {
     "cartesia, sdk": sdk_of_cartesia,
     "cartesia, sdk, http": sdk_of_cartesia_http,
     "elevenlabs, sdk": sdk_of_elevenlabs,
+    "dialogue, sdk": sdk_of_dialogue,
     "flux, sdk": sdk_of_flux,
     "aura, sdk": sdk_of_aura,
     "openai, sdk": sdk_of_openai,
@@ -222,6 +232,7 @@ MARKED = {
     "ours": '<speak><p>The <emphasis level="strong">weather</emphasis> is nice today. <sub alias="please">Please</sub> '
     'open the <mark name="end"/>window.</p></speak>',
 }
+MARKED["baseten"] = MARKED["dialogue"] = MARKED["elevenlabs"]
 # What an LLM writes that LiveKit has taught its markup.
 EXPRESSIVE = (
     '<expr type="expression" label="excited"/> The weather is nice today. <expr type="sound" label="laugh"/> '

@@ -34,10 +34,17 @@ WAYS: dict[str, tuple[list[str], Asks, list[str]]] = {
         lambda text, _: {"text": text},
         ["detail", "status"],
     ),
+    "dialogue": (
+        ["/v1/text-to-dialogue" + rest for rest in ("", "/stream", "/with-timestamps", "/stream/with-timestamps")],
+        lambda text, voice: {"inputs": [{"text": text, "voice_id": voice}]},
+        ["detail", "status"],
+    ),
     "deepgram": (["/v1/speak?model={}", "/v2/speak?model={}"], lambda text, _: {"text": text}, ["err_code"]),
     "vapi": (["/v1/vapi?voice={}"], lambda text, _: {"message": {"type": "voice-request", "text": text}}, []),
     "jambonz": (["/v1/jambonz"], lambda text, voice: {"text": text, "voice": voice}, []),
 }
+
+LINE = {"text": "Hi.", "voice_id": "tone-440"}
 
 # Text, voice, status and code of what every dialect refuses. The last one only the engine refuses: it is full.
 COMMON: list[tuple[object, str, int, str]] = [
@@ -55,6 +62,18 @@ OWN: list[tuple[str, dict[str, str], dict[str, Any], int, str | None]] = [
     ("elevenlabs", {}, {"voice_settings": {"speed": 9}}, 400, "bad_message"),
     ("elevenlabs", {}, {"model_id": "secret"}, 404, "model_not_found"),
     ("elevenlabs", {"output_format": "mp3"}, {}, 400, "unsupported_format"),
+    ("dialogue", {}, {"inputs": []}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": None}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": "secret"}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [{"text": "Hi."}]}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [{"text": "Hi.", "voice_id": 5}]}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [{"text": None, "voice_id": "tone-440"}]}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [LINE, {"text": "Hi.", "voice_id": "secret"}]}, 400, "unknown_voice"),
+    ("dialogue", {}, {"inputs": [LINE] * 101}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [LINE | {"voice_id": f"tone-{hz}"} for hz in range(200, 211)]}, 400, "bad_message"),
+    ("dialogue", {}, {"inputs": [LINE | {"text": "Hello. " * 8}] * 2}, 413, "text_too_long"),
+    ("dialogue", {}, {"model_id": "secret"}, 404, "model_not_found"),
+    ("dialogue", {"output_format": "mp3"}, {}, 400, "unsupported_format"),
     ("deepgram", {"encoding": "secret"}, {}, 400, "unsupported_format"),
     ("deepgram", {"encoding": "linear16", "sample_rate": "12345"}, {}, 400, "unsupported_format"),
     ("deepgram", {"encoding": "linear16", "container": "ogg"}, {}, 400, "unsupported_format"),

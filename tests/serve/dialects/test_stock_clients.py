@@ -27,6 +27,8 @@ __all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 # With the formats that LiveKit's classes ask for by default, too.
 CONVERSATIONS = LIVEKIT | {
     "elevenlabs, livekit": (elevenlabs.TTS, {}, True),
+    "dialogue, livekit, mp3": (elevenlabs.TTS, {"model": "eleven_v3"}, True),
+    "dialogue, livekit, opus": (elevenlabs.TTS, {"model": "eleven_v4", "encoding": "opus_48000_64"}, True),
     "openai, livekit, mp3": (openai.TTS, {}, False),
 }
 
@@ -54,7 +56,7 @@ async def test_a_conversation_by_pipecat_in_a_request_for_each_token(stock: Stoc
 async def test_a_conversation_by_livekit(stock: Stock, name: str) -> None:
     kind, options, tells_words = CONVERSATIONS[name]
     async with stock.livekit(kind, **options) as speaker:
-        is_paced = kind is not openai.TTS
+        is_paced = kind is not openai.TTS and not name.startswith("dialogue")
         await livekit_run.converse(streaming(speaker), stock.node, tells_words=tells_words, is_paced=is_paced)
         check_spoken(await livekit_run.synthesized(speaker, NEXT), NEXT, rate=speaker.sample_rate)
 

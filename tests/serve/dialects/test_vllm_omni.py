@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.messages import Audio
+from agent_tts.messages import Audio, Word, Words
 from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
@@ -117,6 +117,47 @@ async def test_words_come_with_their_audio(node: RunningNode) -> None:
     check_spoken(b"".join(base64.b64decode(each["audio_b64"]) for each in chunks), FIRST, SECOND)
 
 
+async def test_the_times_of_all_words_come_with_the_end_of_the_audio(node: RunningNode) -> None:
+    """As Baseten's deployments tell them, beside those of vLLM-Omni itself, and again for the next utterance."""
+    for both in (False, True):
+        async with connected(node, **STREAM, word_timestamps=both, timestamp_type="word") as client:
+            for text in (f"{FIRST} {SECOND}", NEXT):
+                await client.say(text)
+                came = await client.until("session.done")
+                done = came[-2]
+                told = done["timestamp_info"]["word_alignment"]
+                starts, ends = told["word_start_times_seconds"], told["word_end_times_seconds"]
+                assert told["words"] == text.split()
+                assert len(starts) == len(ends) == len(text.split())
+                edges = [edge for times in zip(starts, ends, strict=True) for edge in times]
+                assert edges == sorted(edges)
+                assert 0 < edges[-1] <= done["total_bytes"] / 48_000
+                chunks = [each for each in came if isinstance(each, dict) and each["type"] == "audio.chunk"]
+                words = [word for chunk in chunks for word in chunk["timestamps"] or ()]
+                assert [word["start_ms"] / 1_000 for word in words] == (starts if both else [])
+
+
+async def test_no_times_come_unless_they_are_asked_for(node: RunningNode) -> None:
+    for asked in ({}, {"timestamp_type": None}):
+        async with connected(node, **STREAM, **asked) as client:
+            await client.say(FIRST)
+            assert "timestamp_info" not in (await client.until("session.done"))[-2]
+
+
+async def test_the_times_of_many_words_are_not_computed_at_once() -> None:
+    """Fails if they are encoded with the end of the audio: 10 000 words take 5 ms there."""
+    adapter = VllmOmniAdapter(1_000)
+    config = {"type": "session.config", "timestamp_type": "word", **STREAM}
+    for message in (config, {"type": "input.text", "text": "a " * 200}, {"type": "input.done"}):
+        list(adapter.decode(json.dumps(message)))
+    times = tuple(Word("a", 80 * place, 80 * place + 40, 2 * place, 2 * place + 1) for place in range(200))
+    list(adapter.encode(Words("utterance-0", times, "aligned")))
+    for frame in range(199):
+        list(adapter.encode(Audio("utterance-0", bytes(3_840), frame * 1_920)))
+    waiting = present(adapter._utterance).words
+    assert [word.start_ms for word in waiting._waiting.values()] == [80 * 199]
+
+
 async def test_a_cancel_stops_the_audio_and_the_next_utterance_is_clean(node: RunningNode) -> None:
     async with connected(node, **STREAM) as client:
         await client.say(LONG)
@@ -167,6 +208,9 @@ async def test_an_invalid_config_is_an_error(node: RunningNode) -> None:
         {"voice": "nobody"},
         {"response_format": "flac"},
         {"stream_audio": True},
+        {"timestamp_type": "word"},
+        {"timestamp_type": "character"} | STREAM,
+        {"timestamp_type": 1} | STREAM,
         {"ref_audio": "x"},
         {"model": "no"},
     ):
