@@ -21,7 +21,17 @@ ELSEWHERE = "talk.test"
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevTools]:
+async def loop_thread() -> AsyncIterator[None]:
+    """aiortc encodes on a thread of the loop: it starts before the first test looks for leaks."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    await loop.run_in_executor(None, int)
+    yield
+    await loop.shutdown_default_executor()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(tmp_path_factory: pytest.TempPathFactory, loop_thread: None) -> AsyncIterator[DevTools]:
     """A browser whose microphone records one tone."""
     path = tmp_path_factory.mktemp("microphone") / "tone.wav"
     at = np.arange(48_000) / 48_000
@@ -34,13 +44,8 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Dev
         "--ignore-certificate-errors",  # those of proxies sign themselves
         f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
     )
-    # aiortc encodes on a thread of the loop: start it before the first test looks for leaks.
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    await loop.run_in_executor(None, int)
     async with chromium(*flags) as running:
         yield running
-    await loop.shutdown_default_executor()
 
 
 @asynccontextmanager

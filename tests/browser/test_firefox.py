@@ -1,0 +1,43 @@
+"""The page in a real Firefox with a real node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.browser.firefox import Firefox, firefox
+from tests.browser.test_page import EAR, LONG, SILENT_MS, TRANSPORTS, hear, pick, speak, stop, use, write
+from tests.support import running_node
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def fox(loop_thread: None) -> AsyncIterator[Firefox]:
+    async with firefox() as running:
+        yield running
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_firefox_speaks_and_falls_silent(fox: Firefox, transport: str) -> None:
+    """The chosen voice is heard with its words; Space silences it; the next turn is heard to its end."""
+    async with running_node() as node, fox.page() as page:
+        await page.open(node.url + "/")
+        await page.js(EAR)
+        await use(page, transport)
+        await write(page, LONG)
+        await pick(page, "tone-660")
+        heard_ms, _ = await stop(page, node)
+        assert heard_ms <= SILENT_MS
+        assert await page.js("document.querySelectorAll('#said [data-is=unsaid]').length") > 0
+        await write(page, "Good evening.")
+        await pick(page, "tone-1320")
+        await speak(page)
+        await hear(page, 1320)
+        await page.until("!agentTts.speaking")
+        assert await page.js("[...document.querySelectorAll('#said span')].map((piece) => piece.dataset.is)") == [
+            "heard", "heard"
+        ]  # fmt: skip
+        assert page.errors == []
