@@ -46,9 +46,10 @@ BATCH_WINDOW_S = 0.040
 # A growing request runs GROWING_WINDOW_S after the last step, with those alike and others that add no time to it.
 GROWING_WINDOW_S = 0.010
 
-# Requests of a step, unless more are urgent or more than MAX_BEHIND can run: new ones wait for its end, and one of
-# twice the size takes half as long again.
-MAX_SHARED, MAX_BEHIND = 64, 256
+# A full step has at least LEAST_SHARED requests, all that are new or growing, and so many that STEPS_FOR_ALL steps
+# serve all that can run: new ones wait for its end, one of twice the size takes half as long again, and the host has to
+# read their text meanwhile.
+LEAST_SHARED, STEPS_FOR_ALL = 64, 4
 
 # Frames that are told together, because a piece of audio costs the front about as much as its first frame, whatever its
 # length; and what the listener must keep ahead meanwhile. Speech starts, and a listener who runs short is served, frame
@@ -209,8 +210,8 @@ class Scheduler:
     def _select(self, able: list[Request], now: float) -> list[Request]:
         """The requests of the step: all that can run, or new and growing ones with those that add no time to it.
 
-        All are up to `MAX_SHARED`, unless many are urgent or wait. Who comes for the first time waits for urgent ones
-        alone.
+        Where not all fit: new ones, those with a pace first, then the least buffered. So streams without a pace are the
+        background of the others, and fill the step. Who comes for the first time waits for urgent ones alone.
 
         New requests come first, here and in all work of the step.
         """
@@ -223,8 +224,8 @@ class Scheduler:
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
         if urgent or (window_over and any(now >= request.runnable_at + BATCH_WINDOW_S for request in others)):
-            if urgent <= MAX_SHARED and len(able) <= MAX_BEHIND:
-                most = min(most, MAX_SHARED)
+            needed = max(LEAST_SHARED, len(able) // STEPS_FOR_ALL, len(new) + len(growing))
+            most = next((size for size in sizes if size >= needed), most)
             if len(able) <= most:  # otherwise those left out run in the next step
                 self._last_full_step_at = now
             selected = new + others
@@ -236,7 +237,7 @@ class Scheduler:
             if room and growing:
                 others = [request for request in others if now < request.runnable_at + request.growing_s]
             selected = first + _least_buffered(others, room) if first else []
-        return _most_urgent(selected, most) if len(selected) > most else selected
+        return _most_urgent(selected, min(most, len(selected)))
 
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
@@ -307,11 +308,13 @@ def _max_frames(request: Request, policy: Policy) -> int:
 
 
 def _most_urgent(requests: Sequence[Request], count: int) -> list[Request]:
-    """`count` requests: some without a frame, those that ran longest ago first; then the least buffered."""
+    """`count` requests in order: some without a frame, those with a pace, and who ran longest ago, first; then the
+    least buffered. The engine reads their text in this order, as far as the time of a step allows.
+    """
     with_frame = [request for request in requests if request.got_frame]
     without_frame = [request for request in requests if not request.got_frame]
     places = max(min(MAX_WITHOUT_FRAME, count // 2), count - len(with_frame))
-    selected = heapq.nsmallest(places, without_frame, key=lambda request: request.last_step)
+    selected = heapq.nsmallest(places, without_frame, key=lambda one: (one.options.lead_ms is None, one.last_step))
     return selected + _least_buffered(with_frame, count - len(selected))
 
 

@@ -127,18 +127,19 @@ class Qwen3Engine(Engine):
     def _schedule(self, rows: Sequence[Row], commands: Sequence[StepCommand]) -> list[StepEvent]:
         """Find out which rows take part in this step, and begin prompts, also of new rows ahead of their text.
 
-        Rows whose text there is no time to read are left out; they are the first of the next step.
+        Their order is that of the scheduler, and of `_turn`. Rows whose text there is no time to read are left out.
         """
         new: list[StepEvent] = []
         self._prefills_left = PREFILLS_PER_STEP
         self._is_behind = False
         until = time.perf_counter() + READ_S
-        for row in sorted([row for row in rows if not row.run()], key=lambda row: row.feed.read_at):
+        for row in sorted([row for row in rows if not row.run()], key=_turn):
             if time.perf_counter() > until:
                 self._is_behind = True
                 break
             new += self._slots.guard(row, partial(self._prepare, row))
-        for row in self._slots.requests([command.id for command in commands if isinstance(command, Open)]):
+        opened = self._slots.requests([command.id for command in commands if isinstance(command, Open)])
+        for row in sorted(opened, key=lambda row: row.unpaced):
             new += self._slots.guard(row, partial(self._prefill, row))
         return new
 
@@ -284,6 +285,11 @@ class Qwen3Engine(Engine):
             for key, loading in list(self._loading.items()):
                 if loading not in awaited and (loading.cancel() or loading.done()):
                     del self._loading[key]
+
+
+def _turn(row: Row) -> tuple[bool, float]:
+    """When a row is read. Who was read and has not spoken waits for a turn: a text may be long, and say nothing."""
+    return (False, 0.0) if row.in_speech else (row.unpaced, row.feed.read_at)
 
 
 @dataclass(frozen=True, slots=True)

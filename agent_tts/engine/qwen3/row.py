@@ -128,6 +128,8 @@ class Row:
         self._shape()
         self.wanted = wanted
         self.model = wanted.model
+        # Whether nobody waits for it to keep a pace: text and prompts of the others are read and computed first.
+        self.unpaced = opened.options.lead_ms is None
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.
@@ -230,7 +232,7 @@ class Row:
         if not isinstance(state, Prefill):
             return
         prompt, tokens = state.prompt, state.tokens
-        if not self.model.runner.prefill(self.feed.slot, prompt, self._sampling, self.speaker):
+        if not self.model.runner.prefill(self.feed.slot, prompt, self._sampling, self.speaker, last=self.unpaced):
             return
         del self.feed.segments[0].tokens[:tokens]
         self.state = Decoding(len(prompt.prefix), len(prompt.text), tokens, prompt.complete)

@@ -48,6 +48,7 @@ class RowPrompt:
     prompt: Prompt
     sampling: SamplingParams
     speaker: LoadedVoice
+    last: bool = False  # it is computed behind those that are not
     computed: int = 0  # entries, see `Prompt.numbers`
     decoding: bool = False  # the row decodes from the next update on
 
@@ -91,6 +92,7 @@ def take_chunks(waiting: list[RowPrompt], budget: PrefillBudget) -> list[PromptC
     (`PrefillBudget.cut`). A prompt with entries left comes first in the next step if that step can finish it, otherwise
     last.
     """
+    waiting.sort(key=lambda prompt: prompt.last)
     left = budget.entries
     chunks: list[PromptChunk] = []
     for prompt in waiting:
@@ -143,7 +145,9 @@ class ModelRunner:
 
     # ---------------------------------------------------------------- rows
 
-    def prefill(self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice) -> bool:
+    def prefill(
+        self, row: int, prompt: Prompt, sampling: SamplingParams, speaker: LoadedVoice, *, last: bool = False
+    ) -> bool:
         """Prefill a row, whatever it held before; True when the row may decode after the next update.
 
         False while the cache has no room or the prompt is being computed, which steps do: call it again with the same
@@ -161,7 +165,7 @@ class ModelRunner:
             return False
         if self.adapters:
             self.adapters.assign(row, speaker.adapter)
-        new = self._prompts[row] = RowPrompt(row, prompt, sampling, speaker)
+        new = self._prompts[row] = RowPrompt(row, prompt, sampling, speaker, last)
         key = new.key
         if prefix := self.prefixes.get(key):
             self.prefixes.move_to_end(key)

@@ -568,10 +568,10 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
     runner, prompts = made._models[0].runner, list[Prompt]()
     prefill = runner.prefill
 
-    def record(row: int, prompt: Prompt, *rest: Any) -> bool:
+    def record(row: int, prompt: Prompt, *rest: Any, **how: Any) -> bool:
         if not prompts or prompts[-1] is not prompt:
             prompts.append(prompt)
-        return prefill(row, prompt, *rest)
+        return prefill(row, prompt, *rest, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "prefill", record)

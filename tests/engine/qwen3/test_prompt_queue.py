@@ -21,7 +21,7 @@ def one_of(length: int, shared: int, computed: int = 0) -> RowPrompt:
     """A prompt of `length` entries, `shared` of them the same in other prompts."""
     prefix = (Position(None, None),) * (length - 1)
     prompt = Prompt(prefix, min(shared, length - 1), start=None, text=(), complete=True)
-    return RowPrompt(0, prompt, SamplingParams(), LoadedVoice(PromptVoice()), computed)
+    return RowPrompt(0, prompt, SamplingParams(), LoadedVoice(PromptVoice()), computed=computed)
 
 
 @dataclass
