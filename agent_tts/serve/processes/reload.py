@@ -140,5 +140,9 @@ def _value(settings: Section, key: str) -> object:
 
 def with_secrets(settings: Settings) -> dict[str, Any]:
     """The settings as a document of JSON, with secrets, for another process of the same node."""
-    document: dict[str, Any] = json.loads(json.dumps(settings.model_dump(), default=SecretStr.get_secret_value))
+    document: dict[str, Any] = json.loads(json.dumps(settings.model_dump(), default=_plain))
     return document
+
+
+def _plain(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
