@@ -24,6 +24,7 @@ from agent_tts.bench.statistics import background, together
 from agent_tts.config.settings import Settings
 from agent_tts.protocol.validation import MAX_FIELDS
 from agent_tts.serve.app import create_app, extension_of
+from agent_tts.serve.dialects.elevenlabs_messages import MAX_INPUTS
 from agent_tts.serve.dictionaries import MAX_RULES, RULES_BYTES
 from agent_tts.serve.fronts import AGENT
 from agent_tts.text.pls import NAMESPACE
@@ -92,6 +93,13 @@ def spoken(field: str, **fields: Any) -> Callable[[], Body]:
     return lambda: (JSON, json.dumps({field: TEXT, **fields}, ensure_ascii=False).encode())
 
 
+def dialogue(chars: int | None = None) -> Callable[[], Body]:
+    """As many lines as there may be, of so many characters in all; None: of as many as a context may have."""
+    size = (len(TEXT) if chars is None else chars) // MAX_INPUTS
+    lines = [{"text": TEXT[number * size :][:size], "voice_id": None} for number in range(MAX_INPUTS)]
+    return lambda: (JSON, json.dumps({"inputs": lines}, ensure_ascii=False).encode())
+
+
 def listed(field: str, rule: Callable[[int], Any], **fields: Any) -> Callable[[], Body]:
     entries = ((number, rule(number)) for number in range(MAX_RULES))
     return lambda: (JSON, filled(RULES_BYTES, {**fields, field: []}, field, entries))
@@ -111,6 +119,11 @@ def new_clip() -> Body:
     return FORM, form(name="new", consent="it is mine", audio_sample=file)
 
 
+def consent() -> Body:
+    file = b"\r\n--b0undar" * ((Settings().voices.clip_bytes - 10_000) // 11)
+    return FORM, form(name="n", language="en", recording=file)
+
+
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n" * 1_400
 REALTIME = {"instructions": "é " * 15_000}
 
@@ -126,18 +139,20 @@ def empty() -> Body:
 CARTESIA = {"model_id": "sonic-3", "voice": {"mode": "id", "id": SPEAKER}}
 RAW = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
 ELEVENLABS = "/v1/text-to-speech/{voice_id}"
+DIALOGUE = "/v1/text-to-dialogue"
 RULES_PATH = "/v1/pronunciation-dictionaries"
 
 BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", "/v1/audio/speech"): speech,
     ("POST", "/v1/tokens"): empty,
     ("POST", "/v1/audio/voices"): new_clip,
+    ("POST", "/v1/audio/voice_consents"): consent,
     ("PUT", "/v1/audio/voices/{name}/lexicon"): lambda: (JSON, json.dumps(LEXICON, ensure_ascii=False).encode()),
     ("POST", "/v1/audio/detect"): clip,
     ("POST", "/v1/rtc/offer"): offer,
     ("POST", "/tts/bytes"): spoken("transcript", **CARTESIA, output_format=RAW),
     ("POST", "/tts/sse"): spoken("transcript", **CARTESIA, output_format=RAW),
-    ("POST", "/pronunciation-dicts/"): listed("items", lambda n: {"text": f"w{n}", "alias": "é" * 250}, name="n"),
+    ("POST", "/pronunciation-dicts"): listed("items", lambda n: {"text": f"w{n}", "alias": "é" * 250}, name="n"),
     ("PATCH", "/pronunciation-dicts/{dictionary_id}"): listed(
         "items", lambda number: {"text": f"w{number}", "alias": "é" * 250}, name="n" * 256
     ),
@@ -147,6 +162,10 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", f"{ELEVENLABS}/stream"): spoken("text"),
     ("POST", f"{ELEVENLABS}/with-timestamps"): lambda: (JSON, json.dumps({"text": TEXT[:WHOLE_CHARS]}).encode()),
     ("POST", f"{ELEVENLABS}/stream/with-timestamps"): spoken("text"),
+    ("POST", DIALOGUE): dialogue(),
+    ("POST", f"{DIALOGUE}/stream"): dialogue(),
+    ("POST", f"{DIALOGUE}/with-timestamps"): dialogue(WHOLE_CHARS),
+    ("POST", f"{DIALOGUE}/stream/with-timestamps"): dialogue(),
     ("POST", f"{RULES_PATH}/add-from-rules"): listed("rules", rules, name="n"),
     ("POST", f"{RULES_PATH}/add-from-file"): lambda: (FORM, form(name="n", file=pls(4_000_000))),
     ("PATCH", f"{RULES_PATH}/{{dictionary_id}}"): lambda: (JSON, json.dumps({"name": "n" * 256}).encode()),
@@ -183,6 +202,12 @@ def text_of(field: str = "text", **message: Any) -> str:
     return json.dumps({field: MESSAGE_TEXT, **message}, ensure_ascii=False)
 
 
+def dialogue_message() -> str:
+    size = len(MESSAGE_TEXT) // MAX_INPUTS
+    lines = [{"text": MESSAGE_TEXT[:size], "voice_id": None, "new_turn": True}] * MAX_INPUTS
+    return json.dumps({"context_id": "x", "voices": [None], "inputs": lines}, ensure_ascii=False)
+
+
 # What each socket is sent over and over.
 MESSAGES: dict[str, Callable[[], str]] = {
     "/v1/tts/stream": lambda: padded(type="context.open", context_id="x"),
@@ -191,6 +216,8 @@ MESSAGES: dict[str, Callable[[], str]] = {
     "/v2/speak": lambda: text_of(type="Speak"),
     f"{ELEVENLABS}/stream-input": text_of,
     f"{ELEVENLABS}/multi-stream-input": lambda: text_of(context_id="x"),
+    f"{DIALOGUE}/stream-input": dialogue_message,
+    f"{DIALOGUE}/multi-stream-input": dialogue_message,
     "/v1/jambonz": lambda: text_of("tokens", type="stream"),
     "/v1/audio/speech/stream": lambda: text_of(type="input.text"),
     "/v1/realtime": lambda: json.dumps({"type": "session.update", "session": REALTIME}),
@@ -288,7 +315,14 @@ async def sent(
 
 # Bodies that are legal by their form alone: noise is no clip, and no offer is one that this attacker can follow.
 ROUNDS_MIB = 80.0  # the first rounds take 49 MiB, the next ones 9 and 7
-REFUSED = {"/v1/audio/voices", "/v1/audio/detect", "/v1/rtc/offer", "/v1/realtime/calls", "/api/agent/offer"}
+REFUSED = {
+    "/v1/audio/voices",
+    "/v1/audio/voice_consents",
+    "/v1/audio/detect",
+    "/v1/rtc/offer",
+    "/v1/realtime/calls",
+    "/api/agent/offer",
+}
 STORES = {**SLOTS, "agent__stt__kind": "none", "dictionaries__limit": 16}
 
 

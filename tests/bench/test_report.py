@@ -81,7 +81,7 @@ def test_a_folder_that_disappears_meanwhile_is_a_message(tmp_path: Path) -> None
 
 def test_a_missing_library_is_reported_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SettingsError, match=r"pip install agent-tts\[bench\]"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[bench\]'"):
         report.Plot(tmp_path / "out.png")
 
 

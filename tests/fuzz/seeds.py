@@ -53,6 +53,17 @@ _ELEVENLABS: list[str | dict[str, Any]] = [
     {"text": ""},
     {"close_socket": True},
 ]
+_DIALOGUE: list[str | dict[str, Any]] = [
+    {"voices": ["tone-660", "tone-440"], "context_id": "d", "xi_api_key": "k"},
+    {"inputs": [{"text": "Hello ", "voice_id": "tone-660"}], "context_id": "d"},
+    T,
+    {"inputs": [{"text": "[laughs] there.", "voice_id": "tone-440", "new_turn": True}], "context_id": "d"},
+    T * 2,
+    {"inputs": [], "context_id": "d", "flush": True},
+    {"context_id": "d", "close_context": True},
+    T * 3,
+    {"close_socket": True},
+]
 TALK = {
     "/v1/tts/stream": [
         _lines(
@@ -128,6 +139,8 @@ TALK = {
     ],
     "/v1/text-to-speech/{voice_id}/stream-input": [_lines("\x02output_format=pcm_24000", *_ELEVENLABS)],
     "/v1/text-to-speech/{voice_id}/multi-stream-input": [_lines("\x02sync_alignment=true", *_ELEVENLABS)],
+    "/v1/text-to-dialogue/stream-input": [_lines("\x02output_format=pcm_24000", *_DIALOGUE)],
+    "/v1/text-to-dialogue/multi-stream-input": [_lines("\x02sync_alignment=true", *_DIALOGUE)],
     "/v1/audio/speech/stream": [
         _lines(
             {"type": "session.config", "voice": "tone-660", "response_format": "pcm", "split_granularity": "sentence"},
