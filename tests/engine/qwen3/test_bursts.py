@@ -23,7 +23,7 @@ def _gaps(asked: Sequence[Listener]) -> list[tuple[float, float]]:
 
 def test_streams_without_a_pace_are_the_background_of_conversations() -> None:
     """They all began at once, and those of equal length end and begin together: 288 texts wait to be read."""
-    with arrivals.simulated() as node:
+    with arrivals.simulated(540) as node:
         node.host = 1.0
         bulk = arrivals.beside(node, ids := itertools.count(), 288, ramp_s=0.0)
         callers = arrivals.at_rate(node, ids, 20, 0.5, 3.0)
@@ -38,7 +38,7 @@ def test_streams_without_a_pace_are_the_background_of_conversations() -> None:
 
 def test_callers_in_phase_have_no_gap_on_a_slow_host() -> None:
     """They all write at once: a step with room for all would leave the texts of those unread who run short first."""
-    with arrivals.simulated() as node:
+    with arrivals.simulated(540) as node:
         node.host = 1.3
         callers = arrivals.burst(node, itertools.count(), 496, 0.0)
         node.run(4.0)
@@ -47,7 +47,7 @@ def test_callers_in_phase_have_no_gap_on_a_slow_host() -> None:
 
 
 def test_a_burst_is_answered_in_a_few_steps() -> None:
-    with arrivals.simulated() as node:
+    with arrivals.simulated(540) as node:
         node.host = 1.0
         callers = arrivals.burst(node, itertools.count(), 512, 0.0)
         node.run(2.5)
