@@ -1031,7 +1031,7 @@ async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
         await page.click("#voice")
         await page.type("nova")
         assert "Nova" in await page.js("document.querySelector('#voice-list').innerText")  # Lingua Franca Nova
-        assert await page.js(f"{FIRST}.dataset.name") == "nova"
+        await page.until(f"{FIRST}?.dataset.name === 'nova'")
         assert "en-us+f3" in await page.js(f"{FIRST}.innerText")
         await page.press("Enter")
         assert await page.js("document.querySelector('#voice').value") == "nova"
@@ -1044,7 +1044,7 @@ async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
         for typed, found in (("SHIM", "shimmer"), ("21m00tcm", "21m00Tcm4TlvDq8ikWAM"), ("lfn", "lfn"), ("de", "de")):
             await page.click("#voice")
             await page.type(typed)
-            assert await page.js(f"{FIRST}.dataset.name") == found
+            await page.until(f"{FIRST}?.dataset.name === '{found}'")
             await page.press("Escape")
         await page.click("#voice")
         await page.type("no such voice")
