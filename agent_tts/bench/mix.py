@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_tts.bench.scenario import LLM_MS, SEED_BITS, TEXTS, ScenarioCall, burst, texts_of
+from agent_tts.config.loading import read_yaml_file
 from agent_tts.errors import SettingsError
 from agent_tts.protocol.validation import first_complaint
 
@@ -39,16 +39,20 @@ def calls_of(trace: str, conversations: int, seconds: float, seed: int) -> list[
     if trace == "day":
         return sorted(_day(conversations, seconds / len(HOURS), seed), key=lambda call: call.after_s)
     path = Path(trace)
+    given = _lines(path) if path.suffix == ".jsonl" else read_yaml_file(path)
     try:
-        text = path.read_text("utf-8")
-        lines = map(json.loads, filter(str.strip, text.splitlines()))
-        calls = FILE.validate_python(list(lines) if path.suffix == ".jsonl" else yaml.safe_load(text))
+        calls = FILE.validate_python(given)
     except ValidationError as error:
         complaint = first_complaint(error)
         raise SettingsError(f"{path.name}: {'.'.join(complaint.path)}: {complaint.reason}") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path.name}: {error}") from None
     return sorted(calls, key=lambda call: call.after_s)
+
+
+def _lines(path: Path) -> list[Any]:
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path.name}: {error}") from None
 
 
 def _day(conversations: int, hour_s: float, seed: int) -> Iterator[ScenarioCall]:

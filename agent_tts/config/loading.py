@@ -126,15 +126,7 @@ def data_folder(name: str) -> Path:
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        with path.open("rb") as file:
-            tree = read_yaml(file.read(MAX_YAML_BYTES + 1).decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path.name}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"{path.name}: not YAML{where}: {getattr(error, 'problem', 'unreadable')}") from None
+    tree = read_yaml_file(path)
     if not isinstance(tree, dict | None):
         raise SettingsError(f"{path.name}: must be keys with values, like `port: 8100`")
     return _flat(tree or {})
@@ -155,6 +147,19 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, text in environ.items():
         if is_of_environment(name) and name.upper() not in CLIENT_VARIABLES:
             yield name[len(ENV_PREFIX) :].lower().replace("__", "."), text
+
+
+def read_yaml_file(path: Path) -> Any:
+    """What is in a file, by `read_yaml`. Raises SettingsError, which names the file, and the line where it can."""
+    try:
+        with path.open("rb") as file:
+            return read_yaml(file.read(MAX_YAML_BYTES + 1).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path.name}: cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise SettingsError(f"{path.name}: not YAML{where}: {getattr(error, 'problem', 'unreadable')}") from None
 
 
 def read_yaml(text: str | bytes) -> Any:

@@ -52,6 +52,8 @@ def test_a_file_has_calls_in_any_order(tmp_path: Path) -> None:
         ("x.yaml", "[]", "at least 1 item"),
         ("x.yaml", "5", "x.yaml: "),
         ("x.yaml", "a: [", "x.yaml: "),
+        ("x.yaml", "[" * 5_000, "x.yaml: not YAML: it is nested too deep"),
+        ("x.yaml", "- {after_s: 1, text: a, text: b}", "x.yaml: not YAML in line 1: 'text' stands there twice"),
         ("x.jsonl", '{"after_s": 1', "x.jsonl: Expecting"),
         ("x.jsonl", "", "at least 1 item"),
         ("x.jsonl", "[]", "x.jsonl: 0: "),
@@ -61,6 +63,7 @@ def test_what_is_wrong_in_a_file_is_a_message(name: str, text: str, said: str, t
     with pytest.raises(SettingsError) as error:
         read(tmp_path / name, text)
     assert said in str(error.value)
+    assert str(error.value).count(name) == 1
 
 
 def test_a_day_is_made_of_its_seed() -> None:

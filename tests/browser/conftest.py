@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.measure.chromium import DevTools, chromium
-from tests.support import RunningNode, until
+from tests.support import RunningNode, running_node, until
 
 MICROPHONE_HZ = 700
 # A name that browsers do not treat as this machine.
@@ -46,6 +46,18 @@ async def browser(tmp_path_factory: pytest.TempPathFactory, loop_thread: None) -
     )
     async with chromium(*flags) as running:
         yield running
+
+
+# The node of a module whose tests use `shared`.
+SHARED: list[RunningNode] = []
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shared() -> AsyncIterator[None]:
+    async with running_node() as node:
+        SHARED.append(node)
+        yield
+        SHARED.clear()
 
 
 @asynccontextmanager

@@ -10,36 +10,25 @@ from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.browser.conftest import left_as_it_was
+from tests.browser.conftest import SHARED, left_as_it_was
 from tests.measure.chromium import DevTools, Page
-from tests.support import RunningNode, running_node
 
 DOCS = Path(__file__).parents[2] / "web" / "docs"
 NAMES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 READABLE = (Path(__file__).parent / "readable.js").read_text()
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
-_shared: list[RunningNode] = []
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time, pytest.mark.usefixtures("shared")]
 
 FOUND = "[...document.querySelectorAll('#found a')].map(({ href }) => href)"
 STATUS = "document.querySelector('#found [role=status]').textContent"
 FOCUS = "document.activeElement.href ?? document.activeElement.id"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def shared() -> AsyncIterator[None]:
-    async with running_node() as node:
-        _shared.append(node)
-        yield
-        _shared.clear()
-
-
 @asynccontextmanager
 async def opened(browser: DevTools, name: str = "") -> AsyncIterator[tuple[Page, str]]:
     """A page of the docs, and the address of their folder. It must log nothing and load nothing from other hosts."""
-    async with left_as_it_was(_shared[0]) as node, browser.page() as page:
+    async with left_as_it_was(SHARED[0]) as node, browser.page() as page:
         docs = node.url + "/docs/"
         await page.open(docs + name)
         yield page, docs

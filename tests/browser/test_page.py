@@ -19,12 +19,11 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.config.loading import find_config, load_settings
-from tests.browser.conftest import left_as_it_was
+from tests.browser.conftest import SHARED, left_as_it_was
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
 from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
@@ -49,16 +48,7 @@ LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
 
 # One browser for all tests, and a node for all that need no other; each test has a tab with its own storage.
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
-_shared: list[RunningNode] = []
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
-async def shared() -> AsyncIterator[None]:
-    async with running_node() as node:
-        _shared.append(node)
-        yield
-        _shared.clear()
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time, pytest.mark.usefixtures("shared")]
 
 
 @asynccontextmanager
@@ -73,7 +63,7 @@ async def open_page(
         make_node = running_node_with_process if engine_process else running_node
         node = make_node(**settings)
     else:
-        node = left_as_it_was(_shared[0])
+        node = left_as_it_was(SHARED[0])
     async with node as running, browser.page() as page:
         await page.open(running.url + "/")
         await page.js(EAR)

@@ -56,9 +56,7 @@ def callers(node: Node, ids: Ids, count: int, ramp_s: float) -> list[Listener]:
 
     for number in range(count):
         ask(number * ramp_s / count)
-    node.on_end = lambda request_id: ask(
-        node.clock.now + node.listeners[request_id].player.plays_until - node.clock.now
-    )
+    node.on_end = lambda request_id: ask(node.listeners[request_id].player.plays_until)
     return asked
 
 

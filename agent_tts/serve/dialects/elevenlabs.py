@@ -382,15 +382,14 @@ class MultiStreamAdapter(ProtocolAdapter):
         return self._aligned(context.characters.of(words), since_ms)
 
     def _aligned(self, characters: list[TimedCharacter], since_ms: int) -> dict[str, Any] | None:
+        if not characters:
+            return None
         starts, durations = self._times
-        return (
-            characters
-            and {
-                "chars": [each.char for each in characters],
-                starts: [each.start_ms - since_ms for each in characters],
-                durations: [each.end_ms - each.start_ms for each in characters],
-            }
-        ) or None
+        return {
+            "chars": [each.char for each in characters],
+            starts: [each.start_ms - since_ms for each in characters],
+            durations: [each.end_ms - each.start_ms for each in characters],
+        }
 
     def _dump(self, context: SpokenContext, fields: dict[str, Any]) -> str:
         return protocol.dump(fields | {"contextId": context.name})

@@ -124,7 +124,8 @@ async def _spoken(
     if len(voices) > MAX_VOICES:
         raise InvalidRequest(f"inputs: at most {MAX_VOICES} voices", "inputs")
     options = {voice: await _options(voice, node, wanted) for voice in voices}
-    resolved = {voice: node.service.resolve(options[voice]) for voice in voices}
+    # The response resolves the first line's options itself.
+    resolved = {voice: node.service.resolve(options[voice]) for voice in voices} if len(lines) > 1 else {}
     first, then = lines[0], [(line.text, resolved[line.voice_id]) for line in lines[1:]]
     speak = partial(SpeechResponse, node, client, first.text, options[first.voice_id], then=then)
     if not request.url.path.endswith(TIMED):

@@ -39,7 +39,10 @@ MAX_HEADERS = 100
 MAX_URL_BYTES = 8_000  # with method and version it has to fit the longest line of `websockets`: 8192 bytes
 # Bytes of the headers that are parsed as lists before the client is known, by `websockets` at 0.4 us a byte.
 MAX_LIST_BYTES = 4_096
-LISTS = b"connection upgrade sec-websocket-protocol sec-websocket-extensions forwarded x-forwarded-for x-forwarded-host"
+LISTS = frozenset(
+    b"connection upgrade sec-websocket-protocol sec-websocket-extensions "
+    b"forwarded x-forwarded-for x-forwarded-host".split()
+)
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
 SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
@@ -202,7 +205,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES or len(self.headers) >= MAX_HEADERS:
             raise ValueError("too many headers")
-        if name.lower() in LISTS.split():
+        if name.lower() in LISTS:
             self._list_bytes += len(value)
             if self._list_bytes > MAX_LIST_BYTES:
                 raise ValueError("a list in a header is too long")
