@@ -22,6 +22,7 @@ class Model:
     source: str  # folder of its checkpoint; never sent to a client
     vector_size: int | None = None  # values of a speaker vector; None unless it speaks cloned voices
     speakers: tuple[str, ...] = ()  # its named voices, the default first; empty unless it speaks those
+    instructed: bool = False  # whether it obeys instructions on how to speak
 
 
 @dataclass(frozen=True, slots=True)

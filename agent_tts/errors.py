@@ -109,6 +109,10 @@ class UnknownDictionary(SpeechError):
     code, status = "unknown_dictionary", 404
 
 
+class UnknownConsent(SpeechError):
+    code, status = "unknown_consent", 404
+
+
 class UnsupportedLanguage(SpeechError):
     code, status = "unsupported_language", 400
 

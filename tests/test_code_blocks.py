@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import importlib
 import re
 import shlex
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +223,36 @@ async def test_the_clients_of_a_page_take_these_arguments(page: str, text: str) 
     exec(text, scope)
 
 
+# The test that runs each program of the other pages, in their order.
+RUN_BY = {
+    "README.md": (
+        "tests/test_readme.py:test_the_python_example_writes_a_file_that_can_be_played",
+        "tests/test_readme.py:test_the_bot_speaks_what_its_language_model_writes",
+    ),
+    "web/docs/clients/livekit.md": ("tests/deploy/test_docs.py:test_the_livekit_example_speaks",),
+    "web/docs/clients/openai.md": ("tests/deploy/test_docs.py:test_the_openai_example_runs",),
+    "web/docs/clients/pipecat.md": (
+        "tests/deploy/test_docs.py:test_the_pipecat_example_speaks",
+        "tests/serve/test_qwen3_node.py:test_the_page_of_pipecat_clones_a_voice_and_speaks_it",
+    ),
+    "web/docs/clients/python.md": ("tests/deploy/test_docs.py:test_the_python_program_tells_what_was_heard",),
+    "web/docs/moving-from-openai.md": (
+        "tests/serve/routes/test_voices.py:test_the_program_of_the_page_on_moving_from_openai_runs",
+    ),
+}
+
+
 def test_each_program_is_run_by_a_test() -> None:
-    run = Path(__file__).with_name("test_readme.py").read_text() + (ROOT / "tests/deploy/test_docs.py").read_text()
-    for page, _ in blocks("python"):
-        assert page in CLIENTS or page == "README.md" or "clients/{name}.md" in run, page
+    """Fails for a program more than a page has tests, and for a test that is gone or says nothing of the page."""
+    programs = Counter(page for page, _ in blocks("python") if page not in CLIENTS)
+    assert programs == {page: len(tests) for page, tests in RUN_BY.items()}
+    assert {page for page, _ in blocks("python")} >= CLIENTS.keys()
+    for page, tests in RUN_BY.items():
+        for test in tests:
+            path, _, name = test.partition(":")
+            source = (ROOT / path).read_text()
+            (found,) = [each for each in ast.parse(source).body if getattr(each, "name", None) == name]
+            code = ast.get_source_segment(source, found) or ""
+            # By its path, or by what the module reads of it.
+            known = {Path(page).name, *re.findall(rf"^(\w+)\b.* = .*{Path(page).name}", source, re.M)}
+            assert any(word in code for word in known) or (page == "README.md" and "block(" in code), test

@@ -10,7 +10,8 @@ const SPEECH_TIMEOUT_MS = 120_000; // the longest text on a node that keeps up w
 const CLONE_TIMEOUT_MS = 90_000; // a clip takes seconds, after at most four others
 
 /**
- * @typedef {{name: string, languages: string[], description: string, aliases: string[]}} Voice
+ * @typedef {{name: string, languages: string[], description: string, aliases: string[], instructions: boolean}} Voice `instructions`:
+ *   it obeys them
  * @typedef {{voices: Voice[], default: string, clones: boolean}} Voices `clones`: voices may be added from a clip
  *
  * @typedef {object} Part of an agent

@@ -94,8 +94,6 @@ let lastText = "";
 let refusals = 0;
 /** @type {ReturnType<typeof setTimeout>} */
 let flashing = 0;
-/** Whether the node speaks with a neural engine. */
-let neural = false;
 /** Whether the node has answered if it has an agent. */
 let askedForAgent = false;
 /** Whether the user has typed since the turn began: then Space is a space. */
@@ -123,10 +121,8 @@ connection.onopen = (session, sink) => {
   speaker.attach(session, sink);
   for (const kind of ["connection", "engine_lost"]) notices.close(kind);
   if (cutBy) showCut(cutBy);
-  at("engine").hidden = false;
   at("engine-name").textContent = session.created.engine ?? "";
   at("engine-model").textContent = session.created.model === session.created.engine ? "" : session.created.model;
-  neural = session.created.engine === "qwen3";
   mostChars = session.created.limits?.text_context_chars ?? Infinity;
   showSettings();
   const heard = HEARD[session.created.engine ?? ""];
@@ -262,7 +258,7 @@ composer.onbegin = async () => {
   clip.stop();
   typed = false;
   history.begin();
-  await unlock();
+  await unlock(notices);
   if (connection.state !== "ready") await connection.open();
   if (!connection.session) return null;
   for (const kind of ["at_capacity", "engine_lost", "starved", "internal"]) notices.close(kind);
@@ -363,7 +359,7 @@ document.addEventListener("keydown", (event) => {
     talk.toggleMute();
     // Otherwise the key's release would click a focused button.
     addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
-  } else if (event.key === "Escape" && speaker.speaking) {
+  } else if (event.key === "Escape" && speaker.speaking && !event.defaultPrevented && !target.closest("dialog")) {
     stop(event.timeStamp);
   } else if (event.key === " " && speaker.speaking && !takesSpace(target)) {
     event.preventDefault();
@@ -384,16 +380,13 @@ for (const gesture of ["pointerdown", "keydown"]) addEventListener(gesture, () =
 const settings = /** @type {HTMLFormElement} */ (at("settings"));
 const snippetForm = /** @type {HTMLFormElement} */ (at("code-form"));
 
-/** How to speak is told in words to neural engines, but not to clones, which speak as their clip does. */
-const takesInstructions = () => neural && voices.chosen?.kind !== "clone";
-
 function choice() {
   return {
     base: api.url("."),
     voice: voices.chosen?.name ?? "",
     language: /** @type {HTMLSelectElement} */ (at("language")).value,
     speed: Number(/** @type {HTMLInputElement} */ (at("speed")).value),
-    instructions: takesInstructions() ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
+    instructions: voices.chosen?.instructions ? /** @type {HTMLTextAreaElement} */ (at("instructions")).value.trim() : "",
     text: composer.text,
     locked: Boolean(api.key),
   };
@@ -443,7 +436,7 @@ function showSettings() {
   at("sample-field").hidden = isLive;
   const { instructions, language } = choice();
   voices.language = language;
-  at("instructions-field").hidden = !takesInstructions();
+  at("instructions-field").hidden = !voices.chosen?.instructions;
   at("styles").hidden = voices.chosen?.name === "design"; // there the instructions say who speaks
   for (const style of /** @type {NodeListOf<HTMLButtonElement>} */ (document.querySelectorAll("#styles button"))) {
     style.setAttribute("aria-pressed", String(style.value === instructions));

@@ -4,6 +4,12 @@ import { SAMPLE_RATE } from "./client.js";
 
 export { SAMPLE_RATE };
 
+const LATE_MS = 2_500;
+const NO_SOUND = {
+  title: "This browser gets no sound device",
+  body: "So it plays nothing. Connect a loudspeaker or headphones, or choose one in the system's settings; then load this page again.",
+};
+
 /** @type {Promise<AudioContext> | null} */
 let made = null;
 
@@ -22,10 +28,16 @@ async function make() {
   return context;
 }
 
-/** Allow sound; must be called in the handler of a gesture. */
-export async function unlock() {
+/**
+ * Allow sound; must be called in the handler of a gesture. A browser without a device never does.
+ * @param {import("./notices.js").Notices} notices say so after a while
+ */
+export async function unlock(notices) {
+  const late = setTimeout(() => notices.show("no_sound", { ...NO_SOUND, actions: [{ label: "Close", run: () => {} }] }), LATE_MS);
   const context = await audioContext();
   if (context.state !== "running") await context.resume();
+  clearTimeout(late);
+  notices.close("no_sound");
 }
 
 /**

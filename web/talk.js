@@ -130,7 +130,7 @@ export class Talk {
     const { signal } = (this.#attempt = new AbortController());
     for (const kind of ["microphone", "at_capacity", "call"]) this.notices.close(kind);
     this.#clip.stop();
-    await unlock();
+    await unlock(this.notices);
     this.#set("asking");
     const microphone = aloud ? await this.#microphone() : null;
     if (signal.aborted) stopMicrophone(microphone);

@@ -10,11 +10,11 @@ export class Views {
   #nav;
   #links;
 
-  /** @param {HTMLElement} nav holds a link to each view; hidden while there is no choice */
+  /** @param {HTMLElement} nav holds a link to each view; inert while there is no choice */
   constructor(nav) {
     this.#nav = nav;
     this.#links = /** @type {HTMLAnchorElement[]} */ ([...nav.querySelectorAll("a")]);
-    addEventListener("hashchange", () => nav.hidden || this.#follow());
+    addEventListener("hashchange", () => nav.inert || this.#follow());
     this.#show(this.#links[0].hash.slice(1));
   }
 
@@ -23,7 +23,7 @@ export class Views {
    * @param {string} first shown where the address names none
    */
   offer(first) {
-    this.#nav.hidden = false;
+    this.#nav.inert = false;
     if (location.hash) this.#follow();
     else this.#show(first);
   }

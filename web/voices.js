@@ -240,6 +240,7 @@ export class VoicePicker {
       event.preventDefault();
       this.choose(this.#options[this.#active]?.dataset.name ?? "");
     } else if (event.key === "Escape" && isOpen) {
+      event.preventDefault(); // it closes the list alone
       this.#close();
     }
   }

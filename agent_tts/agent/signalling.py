@@ -54,8 +54,9 @@ class CallOfferBody(BaseModel):
 
 class CandidateBody(BaseModel):
     candidate: str = Field(max_length=1_000)
-    sdp_mid: str = Field("0", max_length=64)
-    sdp_mline_index: int = Field(0, ge=0, le=sdp.MAX_LINES)
+    # Browsers leave out one of them, or both where there is one section.
+    sdp_mid: str | None = Field(None, max_length=64)
+    sdp_mline_index: int | None = Field(None, ge=0, le=sdp.MAX_LINES)
 
 
 class CandidatesBody(BaseModel):
@@ -102,7 +103,7 @@ async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     agent, client, body = await _signal(CandidatesBody, request)
     await node_of(request).guard.redeem(client)
-    found = [Candidate(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
+    found = [Candidate(each.candidate, each.sdp_mid or "0", each.sdp_mline_index or 0) for each in body.candidates]
     await agent.candidates(AddCandidates(body.pc_id, client.key_id, tuple(found)))
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, TypeAdapter
+from pydantic import AwareDatetime, Field
 
 from agent_tts.config import settings as config
 from agent_tts.errors import InvalidRequest, UnknownDictionary
-from agent_tts.system.records import Records, folder_of, regular, write_file
+from agent_tts.system.records import JsonRecords, folder_of, new_id
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.phones import to_ipa
 
@@ -25,12 +23,7 @@ MAX_FILE_BYTES = 2 * RULES_BYTES * MAX_VERSIONS  # more than the longest one has
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
 
-_NAME = re.compile(r"[0-9a-f]{20}\.json")  # of a file
 _CACHED = 64  # compiled lexicons in memory
-
-
-def _new_id() -> str:
-    return secrets.token_hex(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ class Version:
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> Self:
         """A new version. Raises `InvalidRequest` for too many rules, and for those that cannot be followed."""
-        version = cls(_new_id(), tuple(rules))
+        version = cls(new_id(), tuple(rules))
         if len(version.rules) > MAX_RULES:
             raise InvalidRequest(f"a dictionary has at most {MAX_RULES} rules", "rules")
         for number, rule in enumerate(version.rules):
@@ -100,8 +93,6 @@ class Dictionary:
         raise UnknownDictionary(f"this dictionary has no such version; the last {MAX_VERSIONS} are kept")
 
 
-_FILE = TypeAdapter(Dictionary)
-
 Wanted = Sequence[tuple[str, str | None]]  # ids of dictionaries, and of their versions; None: the latest
 
 
@@ -112,10 +103,14 @@ class Dictionaries:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._records = Records(
-            folder, "pronunciation dictionary", lambda name: _NAME.fullmatch(name) is not None, _read
+        self._records = JsonRecords(
+            folder,
+            "pronunciation dictionary",
+            Dictionary,
+            UnknownDictionary,
+            limit=limit,
+            max_bytes=MAX_FILE_BYTES,
         )
-        self._limit = limit
         # They are kept by the ids of versions, the oldest first.
         self._compiled: dict[tuple[str, ...], Lexicon] = {}
 
@@ -130,12 +125,7 @@ class Dictionaries:
 
     def get(self, dictionary_id: str) -> Dictionary:
         """The dictionary of an id; raises `UnknownDictionary` if there is none, or it is damaged."""
-        try:
-            return self._records.get(_file(dictionary_id))
-        except FileNotFoundError:
-            raise _unknown() from None
-        except ValueError:
-            raise _damaged() from None
+        return self._records.by_id(dictionary_id)
 
     def lexicon(self, wanted: Wanted) -> Lexicon:
         """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
@@ -150,7 +140,7 @@ class Dictionaries:
             try:
                 lexicon = self._compiled[key] = Lexicon(entry for rule in rules for entry in rule.entries())
             except ValueError:  # a rule in a file that others write
-                raise _damaged() from None
+                raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
             if len(self._compiled) > _CACHED:
                 self._compiled.pop(next(iter(self._compiled)), None)  # another thread may have
         return lexicon
@@ -162,13 +152,7 @@ class Dictionaries:
             InvalidRequest: there are too many dictionaries, and see `Version.of`.
             StorageFull, Internal: the disk is full or refuses it.
         """
-        version = Version.of(rules)
-        with self._records.changing("stored"):
-            if len(self._records.names()) >= self._limit:
-                raise InvalidRequest(
-                    f"this node stores {self._limit} pronunciation dictionaries at most: delete one first"
-                )
-            return self._store(Dictionary(_new_id(), name, datetime.now(UTC), (version,), description))
+        return self._records.add(Dictionary(new_id(), name, datetime.now(UTC), (Version.of(rules),), description))
 
     def change(
         self,
@@ -184,34 +168,24 @@ class Dictionaries:
         Args:
             instead_of: the words whose rules `rules` replace; None: all.
         """
-        self.get(dictionary_id)
-        with self._records.changing("changed"):
-            changed = self.get(dictionary_id)
-            old = () if instead_of is None else changed.latest.rules
+
+        def changed(found: Dictionary) -> Dictionary:
+            old = () if instead_of is None else found.latest.rules
             kept = (rule for rule in old if instead_of is not None and rule.written not in instead_of)
             version = None if rules is None else Version.of((*kept, *rules))
             if name is not None:
-                changed = replace(changed, name=name)
+                found = replace(found, name=name)
             if version is not None:
-                changed = replace(changed, versions=(*changed.versions, version)[-MAX_VERSIONS:])
+                found = replace(found, versions=(*found.versions, version)[-MAX_VERSIONS:])
             if is_archived is not None:
-                changed = replace(changed, archived_at=datetime.now(UTC) if is_archived else None)
-            return self._store(changed)
+                found = replace(found, archived_at=datetime.now(UTC) if is_archived else None)
+            return found
+
+        return self._records.change(dictionary_id, changed)
 
     def delete(self, dictionary_id: str) -> None:
         """Delete a dictionary with all its versions. Raises `UnknownDictionary`, or `Internal` if the disk refuses."""
-        file = _file(dictionary_id)
-        if file not in self._records.names():
-            raise _unknown()
-        with self._records.changing("deleted"):
-            if not self._records.drop(file):
-                raise _unknown()
-
-    def _store(self, dictionary: Dictionary) -> Dictionary:
-        with self._records.temporary() as made:
-            write_file(made, _FILE.dump_json(dictionary))
-            self._records.put(made, _file(dictionary.id))
-        return dictionary
+        self._records.delete(dictionary_id)
 
 
 class LoadedDictionaries:
@@ -231,23 +205,3 @@ class LoadedDictionaries:
         if self._loaded is not None and self._loaded[0] == wanted:
             return self._loaded[1]
         return self._dictionaries.lexicon(wanted)
-
-
-def _file(dictionary_id: str) -> str:
-    return f"{dictionary_id}.json"
-
-
-def _read(path: Path) -> Dictionary:
-    with regular(path).open("rb") as file:
-        found = _FILE.validate_json(file.read(MAX_FILE_BYTES))
-    if _file(found.id) != path.name:
-        raise ValueError("its id is that of another one")
-    return found
-
-
-def _damaged() -> UnknownDictionary:
-    return UnknownDictionary("this pronunciation dictionary is damaged: delete it and add it again")
-
-
-def _unknown() -> UnknownDictionary:
-    return UnknownDictionary("this node has no such pronunciation dictionary: add it first")

@@ -83,6 +83,7 @@ class VoiceCard(BaseModel):
     languages: list[str]
     description: str
     aliases: list[str]
+    instructions: bool = False  # whether it obeys them
 
 
 class VoiceList(BaseModel):
@@ -104,6 +105,7 @@ def voice_list(routing: Routing, *, clones: bool = False) -> VoiceList:
                 languages=list(voice.languages),
                 description=voice.description,
                 aliases=[alias for alias, name in aliases.items() if name == voice.name],
+                instructions=routing.takes_instructions(voice.name),
             )
             for voice in routing.voices()
         ],

@@ -163,6 +163,11 @@ class Routing:
     def is_own(self, name: str) -> bool:
         return name in self._own
 
+    def takes_instructions(self, voice: str) -> bool:
+        """Whether a model that speaks a voice, by its name, obeys instructions on how."""
+        wanted = self._named(voice)
+        return wanted is not None and any(model.instructed for model in self._able(wanted))
+
     def speaks(self, kind: VoiceKind) -> bool:
         return any(model.kind == kind for model in self.info.models)
 

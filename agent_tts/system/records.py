@@ -1,4 +1,4 @@
-"""Folders of records that any number of processes share: voices, pronunciation dictionaries.
+"""Folders of records that any number of processes share: voices, pronunciation dictionaries, consents.
 
 A record is a file or a folder of its own name. It appears, changes and goes by renames, so readers take no lock.
 Writers take turns, in all processes of a machine. A folder cannot take another's place in one step everywhere (NFS,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -19,19 +20,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from filelock import FileLock, Timeout
 from loguru import logger
+from pydantic import TypeAdapter
 
-from agent_tts.errors import AtCapacity, Internal, SettingsError, StorageFull
+from agent_tts.errors import AtCapacity, Internal, InvalidRequest, SettingsError, SpeechError, StorageFull
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
 
 T = TypeVar("T")
+Filed = TypeVar("Filed", bound=HasId)
 
 LOCK_S = 10.0  # longest wait for another process
 
 _LOCK = ".lock"
 _POLL_S = 0.02
+_ID_FILE = re.compile(r"(?:[a-z]+_)?[0-9a-f]{20}\.json")
 _TEMPORARY = ".temporary-"  # begins the names of what is being written or deleted
 ASIDE = ".aside-"  # begins the name of what another folder takes the place of; the record's name follows
 # What was just changed may change again within the same modification time.
@@ -240,6 +250,82 @@ class Records(Generic[T]):
             except FileNotFoundError:
                 return False
         return True
+
+
+class JsonRecords(Records[Filed]):
+    """Records that are a JSON file each, by the `new_id` they were given; at most `limit`, each of at most `max_bytes`.
+
+    Args:
+        unknown: the error for an id without a record, or whose record is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        noun: str,
+        shape: type[Filed],
+        unknown: type[SpeechError],
+        *,
+        limit: int,
+        max_bytes: int,
+    ) -> None:
+        super().__init__(folder, noun, lambda name: _ID_FILE.fullmatch(name) is not None, self._read_file)
+        self._shape = TypeAdapter(shape)
+        self._unknown = unknown
+        self._limit = limit
+        self._max_bytes = max_bytes
+
+    def by_id(self, record_id: str) -> Filed:
+        """Raises what `unknown` says."""
+        try:
+            return self.get(f"{record_id}.json")
+        except FileNotFoundError:
+            raise self._none() from None
+        except ValueError:
+            raise self._unknown(f"this {self._noun} is damaged: delete it and add it again") from None
+
+    def add(self, record: Filed) -> Filed:
+        """Raises `InvalidRequest` if there are too many, `StorageFull` or `Internal` if the disk is full or refuses."""
+        with self.changing("stored"):
+            if len(self.names()) >= self._limit:
+                raise InvalidRequest(f"this node stores no more than {self._limit}: delete a {self._noun} first")
+            return self._store(record)
+
+    def change(self, record_id: str, changed: Callable[[Filed], Filed]) -> Filed:
+        """Store what `changed` makes of a record. Raises what `by_id`, `add` and `changed` raise."""
+        self.by_id(record_id)
+        with self.changing("changed"):
+            return self._store(changed(self.by_id(record_id)))
+
+    def delete(self, record_id: str) -> None:
+        """Delete a record, damaged or not. Raises what `unknown` says, or `Internal` if the disk refuses."""
+        file = f"{record_id}.json"
+        if file not in self.names():
+            raise self._none()
+        with self.changing("deleted"):
+            if not self.drop(file):
+                raise self._none()
+
+    def _store(self, record: Filed) -> Filed:
+        with self.temporary() as made:
+            write_file(made, self._shape.dump_json(record))
+            self.put(made, f"{record.id}.json")
+        return record
+
+    def _read_file(self, path: Path) -> Filed:
+        with regular(path).open("rb") as file:
+            found = self._shape.validate_json(file.read(self._max_bytes))
+        if f"{found.id}.json" != path.name:
+            raise ValueError("its id is that of another one")
+        return found
+
+    def _none(self) -> SpeechError:
+        return self._unknown(f"this node has no such {self._noun}: add it first")
+
+
+def new_id(prefix: str = "") -> str:
+    """An id of a JSON record, which nobody can guess."""
+    return prefix + secrets.token_hex(10)
 
 
 def regular(path: Path) -> Path:

@@ -31,9 +31,20 @@ from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_tts.config.settings import Voices
-from agent_tts.errors import UnknownVoice, Unsupported, VoiceExists, VoiceLimit
+from agent_tts.errors import UnknownConsent, UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
-from agent_tts.system.records import ASIDE, LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
+from agent_tts.system.records import (
+    ASIDE,
+    LOCK_S,
+    JsonRecords,
+    Records,
+    RecordsBusy,
+    age_s,
+    folder_of,
+    new_id,
+    regular,
+    write_file,
+)
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore
@@ -47,6 +58,7 @@ CODEBOOKS = 16
 MAX_JSON_BYTES = 65_536
 MAX_LEXICON_BYTES = 16 << 20  # more than the longest one has
 KEPT_LEXICONS_BYTES = 8 << 20  # of the files of lexicons in memory, where they take five times as much
+CONSENT_ID = "cons_"  # begins the ids of recorded consents, as OpenAI's
 FOLLOW_S = 0.05  # between two looks at the folder
 FIRST_LOOK_S = 2.0  # longest wait for the first
 
@@ -54,6 +66,7 @@ _JSON, _ARRAYS, _LEXICON, _ADAPTER = "voice.json", "voice.safetensors", "lexicon
 # All files of a voice that a store keeps; and which state of the store's voice a folder has.
 _FILES = (_JSON, _ARRAYS, _LEXICON, f"{_ADAPTER}/{CONFIG}", f"{_ADAPTER}/{WEIGHTS}")
 _ORIGIN = "origin"
+_CONSENTS = ".consents"  # a folder beside the voices
 _COPIED = ".copied"  # its modification time is that of the last copy of the store
 _VECTOR = re.compile(r"vector_([1-9][0-9]{0,4})")
 
@@ -70,6 +83,20 @@ class Consent:
     by: str | None = None  # who gave it; None: the statement alone says it
     clip_sha256: str | None = None  # of the file that was cloned, which is not kept; None for a vector
     recorded_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedConsent:
+    """A consent that a client recorded before it clones a voice with it. The recording stays with the client."""
+
+    name: str  # the client's, for its list
+    language: str  # BCP 47
+    sha256: str  # of the recording
+    created_at: int = field(default_factory=lambda: int(_now().timestamp()))  # Unix time, s
+    id: str = field(default_factory=lambda: new_id(CONSENT_ID))
+
+    def statement(self) -> str:
+        return f"{self.name}: recording in {self.language}, SHA-256 {self.sha256}, at {self.created_at} s of Unix time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +151,10 @@ class VoiceLibrary:
     def __init__(self, folder: Path, limit: int, store: VoiceStore | None = None) -> None:
         self._records = Records(folder, "voice", is_name, _read)
         self._limit = limit
+        # Of this folder alone: a store has no consents but those of its voices.
+        self.consents = JsonRecords(
+            folder / _CONSENTS, "consent", RecordedConsent, UnknownConsent, limit=limit, max_bytes=MAX_JSON_BYTES
+        )
         self.store = store  # whose copy the folder is; None: it is no copy
         self._origins: dict[str, str] = {}  # states of the store's voices that were copied, or are damaged, by name
         # The voices as they were read last; None unless a thread follows the folder.

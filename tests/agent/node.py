@@ -50,6 +50,7 @@ async def running_agent(
     *,
     hears: bool = False,
     whisper: SpeechToText | None = None,
+    node: dict[str, Any] | None = None,
     **agent: Any,
 ) -> AsyncIterator[RunningAgent]:
     """A node with the espeak engine and an agent, in this event loop.
@@ -57,14 +58,15 @@ async def running_agent(
     Args:
         llm: the server's address, or settings of `agent.llm`.
         hears: recognise speech with the closed grammar of `tests.agent.hearing`, in place of Whisper.
+        node: settings of the node besides.
         agent: settings of the `agent` section.
     """
     stt = agent.pop("stt", {"kind": "none"})
     llm = {"base_url": llm} if isinstance(llm, str) else llm
-    settings = settings_of(engine="espeak", agent={"llm": llm, "stt": stt, **agent})
+    settings = settings_of(engine="espeak", agent={"llm": llm, "stt": stt, **agent}, **node or {})
     server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
-    async with running_app(create_app(settings, extension=server)) as node:
-        yield RunningAgent(node.url, node, server)
+    async with running_app(create_app(settings, extension=server)) as running:
+        yield RunningAgent(running.url, running, server)
 
 
 def with_a_clock(folder: Path, takes_s: float = 0.0) -> str:

@@ -129,6 +129,15 @@ async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sen
 
             assert (await add("candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"))[0] == 204
             assert (await add(""))[0] == 204
+            line = "candidate:1 1 udp 2130706431 127.0.0.1 50001 typ host"
+            for place in (
+                {"sdp_mid": None},
+                {"sdp_mid": None, "sdp_mline_index": 0},
+                {"sdp_mid": "0", "sdp_mline_index": None},
+                {},
+            ):
+                body = {"pc_id": pc_id, "candidates": [{"candidate": line} | place]}
+                assert (await client.patch("/api/agent/offer", json=body)).status_code == 204, place
             assert (await add("", to="x"))[0] == 400
             for lines, said in CANDIDATES:
                 status, text = await add(*lines)

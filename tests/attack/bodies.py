@@ -147,6 +147,7 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", "/v1/tokens"): empty,
     ("POST", "/v1/audio/voices"): new_clip,
     ("POST", "/v1/audio/voice_consents"): consent,
+    ("POST", "/v1/audio/voice_consents/{consent_id}"): lambda: (JSON, json.dumps({"name": "é" * 200}).encode()),
     ("PUT", "/v1/audio/voices/{name}/lexicon"): lambda: (JSON, json.dumps(LEXICON, ensure_ascii=False).encode()),
     ("POST", "/v1/audio/detect"): clip,
     ("POST", "/v1/rtc/offer"): offer,
@@ -318,6 +319,7 @@ ROUNDS_MIB = 80.0  # the first rounds take 49 MiB, the next ones 9 and 7
 REFUSED = {
     "/v1/audio/voices",
     "/v1/audio/voice_consents",
+    "/v1/audio/voice_consents/{consent_id}",
     "/v1/audio/detect",
     "/v1/rtc/offer",
     "/v1/realtime/calls",

@@ -16,12 +16,12 @@ NAMES = ("firefox-esr", "firefox")
 PREFERENCES = {
     "media.autoplay.default": 0,
     "media.autoplay.blocking_policy": 0,
-    # A clock in place of a sound card: without one, Firefox never starts an AudioContext.
-    "media.cubeb.force_mock_context": True,
     # A loopback peer has no other address, and mDNS names would need a resolver.
     "media.peerconnection.ice.loopback": True,
     "media.peerconnection.ice.obfuscate_host_addresses": False,
 }
+# A clock in place of a sound card: without one, Firefox never starts an AudioContext.
+CARD = {"media.cubeb.force_mock_context": True}
 # Code points for keys that type no characters, of WebDriver.
 KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "Tab": "\ue004"}
 
@@ -81,8 +81,8 @@ class Firefox(DevTools):
 
 
 @asynccontextmanager
-async def firefox() -> AsyncIterator[Firefox]:
-    """A browser with an empty profile; removes its processes and its profile at the end.
+async def firefox(*, card: bool = True) -> AsyncIterator[Firefox]:
+    """A browser with an empty profile, and a sound card or none; removes its processes and its profile at the end.
 
     Raises:
         SettingsError: there is no browser.
@@ -92,7 +92,8 @@ async def firefox() -> AsyncIterator[Firefox]:
     if program is None:
         raise SettingsError("this needs Firefox: install it (apt install firefox-esr)")
     async with fresh_profile() as profile:
-        lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});\n" for name, value in PREFERENCES.items())
+        preferences = PREFERENCES | (CARD if card else {"media.cubeb.backend": "none"})
+        lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});\n" for name, value in preferences.items())
         (profile / "user.js").write_text("".join(lines))
         flags = ("--headless", "--no-remote", "--profile", str(profile), "--remote-debugging-port=0")
         async with browser_process(program, flags, lambda: _address(profile) is not None):

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.browser.firefox import Firefox, firefox
-from tests.browser.test_page import EAR, LONG, SILENT_MS, TRANSPORTS, hear, pick, speak, stop, use, write
+from tests.browser.test_page import EAR, LONG, SILENT_MS, TRANSPORTS, hear, pick, ready, speak, stop, use, write
 from tests.support import running_node
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
@@ -41,3 +41,15 @@ async def test_firefox_speaks_and_falls_silent(fox: Firefox, transport: str) -> 
             "heard", "heard"
         ]  # fmt: skip
         assert page.errors == []
+
+
+async def test_firefox_without_a_sound_device_says_so(loop_thread: None) -> None:
+    """It never lets the page sound: the page says why it is silent. Fails if `unlock` waits in silence."""
+    async with firefox(card=False) as deaf, running_node() as node, deaf.page() as page:
+        await page.open(node.url + "/")
+        await ready(page)
+        await page.click("#go")
+        await page.until("agentTts.notices.includes('no_sound')")
+        assert "no sound device" in await page.js("document.querySelector('#notices').innerText")
+        await page.click("#notices [data-kind=no_sound] button")
+        assert await page.js("agentTts.notices.includes('no_sound')") is False

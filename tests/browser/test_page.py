@@ -267,13 +267,29 @@ async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
 
 BOX = "(({x, y, width, height}) => [x, y, width, height])(document.querySelector('#go').getBoundingClientRect())"
 
+# All places of the button since the page was laid out.
+WATCHED = f"""
+    const places = [];
+    const look = () => {{
+      const place = document.querySelector('#go')?.checkVisibility() && JSON.stringify({BOX});
+      if (place && place !== places.at(-1)) places.push(place);
+      requestAnimationFrame(look);
+    }};
+    look();
+"""
+
 
 @pytest.mark.parametrize("width", [1280, 390])
 async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: DevTools, width: int) -> None:
-    """The first turn, before, during and after it: the stage has its place from the start."""
-    async with open_page(browser) as (page, _):
+    """While the page loads, and before, during and after the first turn: all have their places from the start."""
+    async with open_page(browser) as (page, running):
         await page.resize(width, 844, phone=width < 400)
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=WATCHED)
+        await page.open(running.url + "/")
+        await page.js(EAR)
         await ready(page)
+        await page.until("!document.querySelector('#views').inert")
+        assert len(await page.js("places")) == 1
         places = [await page.js(BOX)]
         for state in ("ear.loud", "document.querySelectorAll('#said [data-is=heard]').length > 4"):
             if len(places) == 1:
@@ -1029,6 +1045,12 @@ async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
         assert "woman 3" in await page.js("document.querySelector('#voice-about').innerText")
         await speak(page)
         assert '"voice":"nova"' in await page.js("document.querySelector('#traffic-list').textContent")
+        # Escape closes the list, and stops the speech where none is open. What was said then comes above the field.
+        await page.click("#voice")
+        await page.press("Escape")
+        assert await page.js("[agentTts.speaking, document.querySelector('#voice-list').hidden]") == [True, True]
+        await page.press("Escape")
+        await page.until("!agentTts.speaking && document.querySelector('#log li')")
         await page.click("#voice-named button:nth-of-type(2)")
         assert (await page.js("document.querySelector('#voice').value"), await page.js(PRESSED)) == ("onyx", ["onyx"])
         for typed, found in (("SHIM", "shimmer"), ("21m00tcm", "21m00Tcm4TlvDq8ikWAM"), ("lfn", "lfn"), ("de", "de")):
@@ -1088,6 +1110,13 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
         await page.click("#voice-named button")
         await page.click("#styles button")
         assert await page.js("document.querySelector('#instructions').value") == ""
+    # The small model with named voices ignores instructions.
+    config = tmp_path / "custom_voice" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tts_model_size": "0b6"}))
+    async with open_page(browser, **settings) as (page, _):
+        await ready(page)
+        assert await page.js(about) == "Natural voice"
+        assert not await page.js(styles)
 
 
 # ---------------------------------------------------------------- the operator's view

@@ -135,7 +135,7 @@ HEARD = "#conversation li:last-child [data-is=heard]"
 async def test_a_node_without_an_agent_says_in_the_talk_view_what_to_run(browser: DevTools) -> None:
     async with running_node() as node, browser.page() as page:
         await page.open(node.url + "/")
-        await page.until("document.querySelector('#views').checkVisibility()")
+        await page.until("!document.querySelector('#views').inert")
         assert await page.js("document.querySelector('#talk').hidden")
         await page.click("#views [href='#talk']")
         await page.until("document.querySelector('#talk-notices').innerText.includes('agent-tts agent')")
@@ -166,7 +166,7 @@ async def test_a_node_with_an_agent_opens_on_it_until_the_user_prefers_to_speak(
             )
         await page.click("#views [href='#speak']")
         await page.open(node.url + "/?again")
-        await page.until("document.querySelector('#views').checkVisibility()")
+        await page.until("!document.querySelector('#views').inert")
         assert await page.js("document.querySelector('#talk').hidden")
         assert page.errors == []
 

@@ -35,6 +35,7 @@ from agent_tts.agent.realtime.shapes import (
     from_beta,
     item_from_beta,
     merged,
+    retry_of,
     to_beta,
 )
 from agent_tts.errors import SpeechError
@@ -638,15 +639,15 @@ class Conversation:
         self.stops += 1
         self.orders.append(Stop())
 
-    def failed(self, message: str) -> None:
+    def failed(self, message: str, retry_after_ms: int | None = None) -> None:
         """The answer cannot be made."""
         if self.response is not None:
             self._stop()
-            self.refused("server_error", message)
+            self.refused("server_error", message, retry_after_ms)
 
-    def refused(self, code: str, message: str) -> None:
+    def refused(self, code: str, message: str, retry_after_ms: int | None) -> None:
         """The answer is not begun."""
-        error = {"type": "server_error", "code": code, "message": message}
+        error = {"type": "server_error", "code": code, "message": message} | retry_of(retry_after_ms)
         self._finish("failed", {"type": "failed", "error": error})
 
     def cut(self, reason: str | None) -> None:

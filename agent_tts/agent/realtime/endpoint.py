@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from agent_tts.agent.calls import Calls
 
 SUBPROTOCOL = "realtime"
-# Subprotocols by which browsers, which set no headers, send a key and ask for the beta.
-KEY = "openai-insecure-api-key."
-BETA = "openai-beta.realtime-v1"
+BETA = "openai-beta.realtime-v1"  # a subprotocol by which browsers, which set no headers, ask for the beta
 MAX_CARRIED = 6_000  # bytes of a packed session in a client secret, which clients send in a header
 
 
@@ -53,9 +51,6 @@ class RealtimeEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of the WebSocket's route."""
         offered: list[str] = scope.get("subprotocols", [])
-        key = next((each.removeprefix(KEY) for each in offered if each.startswith(KEY)), None)
-        if key is not None:
-            scope["headers"] = [*scope["headers"], (b"authorization", f"Bearer {key}".encode())]
         websocket = WebSocket(scope, receive, send)
         beta = BETA in offered or websocket.headers.get("openai-beta") == "realtime=v1"
         try:

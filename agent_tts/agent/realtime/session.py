@@ -91,8 +91,10 @@ class Asks(FrameProcessor):
         await super().process_frame(frame, direction)
         if isinstance(frame, ErrorFrame):
             # Other texts may tell of the servers behind the node; Pipecat has written them into its log.
-            is_for_client = isinstance(frame.exception, SpeechError | AnswerFailed)
-            await self._session.failed(frame.error if is_for_client else ANSWER_FAILED)
+            cause = frame.exception
+            is_for_client = isinstance(cause, SpeechError | AnswerFailed)
+            retry_after_ms = cause.retry_after_ms if isinstance(cause, SpeechError) else None
+            await self._session.failed(frame.error if is_for_client else ANSWER_FAILED, retry_after_ms)
         await self.push_frame(frame, direction)
         if isinstance(frame, StartFrame):
             self.started.set()
@@ -363,9 +365,9 @@ class RealtimeSession(BaseTransport):
                 self.changed()
                 await self._obey_all()
 
-    async def failed(self, message: str) -> None:
+    async def failed(self, message: str, retry_after_ms: int | None = None) -> None:
         """A processor of the pipeline reports an error."""
-        self.conversation.failed(message)
+        self.conversation.failed(message, retry_after_ms)
         await self._settle()
 
     async def _settle(self) -> None:
@@ -426,7 +428,8 @@ class RealtimeSession(BaseTransport):
         """Whether the language model may be asked once more now; otherwise the answer is refused."""
         if self._answers.allows(self._loop.time()):
             return True
-        self.conversation.refused("rate_limit_exceeded", f"at most {ANSWERS_PER_S} responses a second: try again")
+        why = f"at most {ANSWERS_PER_S} responses a second: try again"
+        self.conversation.refused("rate_limit_exceeded", why, 1_000 // ANSWERS_PER_S)
         return False
 
     async def _turned(self, starts: bool, at_ms: float) -> None:

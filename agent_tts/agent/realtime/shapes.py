@@ -23,21 +23,29 @@ OPENAI_VOICES = frozenset(
 MAX_EVENT_ID = 512  # characters; a longer one is not told again
 
 
+def retry_of(retry_after_ms: int | None) -> Event:
+    """The field of an error that says when to try again, beside OpenAI's own fields."""
+    return {} if retry_after_ms is None else {"retry_after_ms": retry_after_ms}
+
+
 class RealtimeError(Exception):
     """A refusal in OpenAI's form; the session goes on.
 
     Args:
         code: OpenAI's where it has one.
         param: the field that was wrong.
+        retry_after_ms: when it may be taken; None: trying again does not help.
     """
 
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+    def __init__(self, code: str, message: str, param: str | None = None, retry_after_ms: int | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.param = code, message, param
+        self.code, self.message, self.param, self.retry_after_ms = code, message, param, retry_after_ms
 
     def event(self, event_id: object) -> Event:
         """The message that tells it; `event_id` is that of the client's message."""
-        error = {"type": "invalid_request_error", "code": self.code, "message": self.message, "param": self.param}
+        kind = "invalid_request_error" if self.retry_after_ms is None else "server_error"
+        error = {"type": kind, "code": self.code, "message": self.message, "param": self.param}
+        error |= retry_of(self.retry_after_ms)
         known = isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID
         return {"type": "error", "error": error | {"event_id": event_id if known else None}}
 
@@ -280,7 +288,7 @@ def decoded(audio: str, field: str = "audio") -> bytes:
 
 def as_error(error: SpeechError, param: str | None = None) -> RealtimeError:
     """An error of the node in OpenAI's form."""
-    return RealtimeError(error.code, error.message, param)
+    return RealtimeError(error.code, error.message, param, error.retry_after_ms)
 
 
 # ------------------------------------------------------------ the beta

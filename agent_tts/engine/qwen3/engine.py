@@ -71,7 +71,9 @@ class Qwen3Engine(Engine):
             languages=self._voices.languages,
             aliases=self._voices.aliases,
             watermark=None if settings.watermark == "none" else settings.watermark,
-            models=tuple(Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m)) for m in self._models),
+            models=tuple(
+                Model(m.name, m.kind, str(m.folder), m.vector_size, speakers_of(m), m.instructed) for m in self._models
+            ),
         )
         self._slots = SlotTable(slots, self._make, self._release)
         # The last frames of the row of every slot, whichever model it belongs to.

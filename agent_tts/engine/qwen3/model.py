@@ -128,9 +128,14 @@ class Qwen3Model:
         return self.config.speaker_encoder.enc_dim if self.config.speaker_encoder else None
 
     @property
+    def instructed(self) -> bool:
+        """Whether it obeys instructions on how to speak; a clone speaks as its clip does."""
+        return self.kind != "cloned" and takes_instructions(self.config)
+
+    @property
     def abilities(self) -> tuple[Ability, ...]:
         """Which directives have an effect. Other instructions would make another voice of a designed one."""
-        style: tuple[Ability, ...] = ("style",) if self.kind == "named" and takes_instructions(self.config) else ()
+        style: tuple[Ability, ...] = ("style",) if self.kind == "named" and self.instructed else ()
         return ("pause", "speed", "volume", "language", *style)
 
     @cached_property

@@ -27,6 +27,8 @@ from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.telemetry.metrics import Budget, Metrics
 from agent_tts.serve.token_bucket import TokenBucket
 
+KEY_AFTER_PROTOCOL = ("token", "bearer")
+KEY_IN_PROTOCOL = "openai-insecure-api-key."
 _PORTS = {"http": ":80", "https": ":443"}  # that an origin does not name
 
 
@@ -107,7 +109,7 @@ class Guard(Budget):
         *,
         token_ok: bool = False,
         secret_ok: bool = False,
-        key_query: str | None = None,
+        key_query: Sequence[str] = (),
         forwarded: Sequence[str] = (),
     ) -> Client:
         """The client behind a request, from its headers (names in lower case) and query.
@@ -116,7 +118,7 @@ class Guard(Budget):
             forwarded: the hosts that trusted proxies name.
             token_ok: whether a one-time token may replace the key; `admit` or `redeem` uses it up.
             secret_ok: whether a client secret may.
-            key_query: the query parameter that may hold the key itself, if any.
+            key_query: query parameters that may hold the key itself.
 
         Raises:
             Forbidden: the host or origin is not allowed.
@@ -130,7 +132,7 @@ class Guard(Budget):
         token = query.get("token")
         if token_ok and token is not None:
             return self._check_token(token)
-        return self._check_key(_key_in(headers) or (query.get(key_query, "") if key_query else ""))
+        return self._check_key(_key_in(headers) or next((query[name] for name in key_query if name in query), ""))
 
     async def identify(
         self,
@@ -138,7 +140,7 @@ class Guard(Budget):
         *,
         token_ok: bool = False,
         secret_ok: bool = False,
-        key_query: str | None = None,
+        key_query: Sequence[str] = (),
     ) -> Client:
         """The client behind a request, whose connection counts as a client's from now on. Cancelling it is safe.
 
@@ -335,11 +337,18 @@ def _epoch() -> float:
 
 
 def _key_in(headers: Mapping[str, str]) -> str:
-    """The API key in OpenAI's, Deepgram's, Baseten's, Cartesia's, ElevenLabs' or Vapi's header; empty without one."""
+    """The API key in OpenAI's, Deepgram's, Baseten's, Cartesia's, ElevenLabs' or Vapi's header; empty without one.
+
+    A browser's WebSocket can send none of them: Deepgram's and OpenAI's SDKs offer the key as a subprotocol.
+    """
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() in ("bearer", "token", "api-key"):
         return credentials.strip()
-    return next((headers[name] for name in ("x-api-key", "xi-api-key", "x-vapi-secret") if headers.get(name)), "")
+    given = [headers.get(name, "") for name in ("x-api-key", "xi-api-key", "x-vapi-secret")]
+    offered = [each.strip() for each in headers.get("sec-websocket-protocol", "").split(",")]
+    given += [each.removeprefix(KEY_IN_PROTOCOL) for each in offered if each.startswith(KEY_IN_PROTOCOL)]
+    given += [key for before, key in itertools.pairwise(offered) if before in KEY_AFTER_PROTOCOL]
+    return next(filter(None, given), "")
 
 
 def _is_at(origin: str, host: str) -> bool:

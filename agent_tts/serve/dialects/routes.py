@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
+from agent_tts.serve.access.guard import KEY_AFTER_PROTOCOL
 from agent_tts.serve.dialects import (
     cartesia_dictionaries,
     cartesia_http,
@@ -39,7 +40,7 @@ def _deepgram(name: str, adapter: type[DeepgramAdapter]) -> Dialect:
     def make(client: WebSocket, node: Node) -> DeepgramAdapter:
         return adapter(client.query_params, node.settings.voice_aliases)
 
-    return Dialect(name, make, denies=True, denial_header="dg-error")
+    return Dialect(name, make, denies=True, denial_header="dg-error", subprotocols=KEY_AFTER_PROTOCOL)
 
 
 def _elevenlabs(adapter: type[MultiStreamAdapter]) -> Dialect:
@@ -47,7 +48,7 @@ def _elevenlabs(adapter: type[MultiStreamAdapter]) -> Dialect:
         voice = client.path_params.get("voice_id")
         return adapter(voice, client.query_params, node.settings.limits, node.dictionaries)
 
-    return Dialect("elevenlabs", make, key_query="authorization", denies=True)
+    return Dialect("elevenlabs", make, key_query=("authorization",), denies=True)
 
 
 # The dialect of each WebSocket path.
@@ -55,7 +56,7 @@ STREAMS: dict[str, Dialect] = {
     "/tts/websocket": Dialect(
         "cartesia",
         lambda _, node: CartesiaAdapter(node.settings.limits, node.dictionaries),
-        key_query="api_key",
+        key_query=("api_key", "access_token"),
     ),
     "/v1/speak": _deepgram("aura", AuraAdapter),
     "/v2/speak": _deepgram("flux", FluxAdapter),

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import fields
-from datetime import UTC, datetime
+from dataclasses import fields, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice, Unsupported
+from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownConsent, UnknownVoice, Unsupported
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding, Strict
 from agent_tts.serve import openai
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_as
+from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as, read_fields
 from agent_tts.serve.transports.writer import disconnected
+from agent_tts.system.records import JsonRecords
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.pls import read_pls
 from agent_tts.voices.detection import Detection, detect
@@ -40,12 +40,11 @@ from agent_tts.voices.enroll import (
     Enrolment,
     decode,
 )
-from agent_tts.voices.library import FOLLOW_S, StoredVoice, VoiceLibrary
+from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, RecordedConsent, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
-CONSENT_ID = "cons_"  # begins the ids of recorded consents, as OpenAI's
 LEXICON_BYTES = 1 << 20  # of an uploaded lexicon
 
 
@@ -107,10 +106,15 @@ class NewEmbedding(NewVoice):
     consent_by: ConsentBy = None
 
 
-class NewConsent(Strict):
-    """A recording in which a speaker consents."""
+class ConsentName(Strict):
+    """What a client calls a consent."""
 
     name: str = Field(pattern=r"\S", max_length=200, description="the client's name for it")
+
+
+class NewConsent(ConsentName):
+    """A recording in which a speaker consents."""
+
     language: str = Field(pattern=r"^[A-Za-z0-9]{1,8}([-_][A-Za-z0-9]{1,8}){0,7}$", description="BCP 47, such as en-US")
     recording: Annotated[bytes, BeforeValidator(_is_file), Field(description="an audio file, which is not kept")]
 
@@ -211,30 +215,34 @@ class VoiceDetails(BaseModel):
 
 
 class VoiceConsent(BaseModel):
-    """A consent that was recorded. Its id holds all of it: a node keeps it with a voice, and nowhere else."""
+    """A consent that was recorded."""
 
-    id: str = ""
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
     object: Literal["audio.voice_consent"] = "audio.voice_consent"
     created_at: int  # Unix time, in seconds
     name: str
     language: str
     sha256: str  # of the recording, which its client has
 
-    @classmethod
-    def of(cls, new: NewConsent) -> Self:
-        now, digest = datetime.now(UTC), hashlib.sha256(new.recording).hexdigest()
-        made = cls(created_at=int(now.timestamp()), name=new.name, language=new.language, sha256=digest)
-        held = made.model_dump_json(exclude={"id", "object"}).encode()
-        return made.model_copy(update={"id": CONSENT_ID + base64.urlsafe_b64encode(held).decode()})
 
-    @classmethod
-    def read(cls, consent_id: str) -> Self:
-        """The consent of an id, or `ValueError`."""
-        held = base64.urlsafe_b64decode(consent_id.removeprefix(CONSENT_ID))
-        return cls.model_validate_json(held).model_copy(update={"id": consent_id})
+class ConsentList(BaseModel):
+    """Recorded consents, the newest first."""
 
-    def statement(self) -> str:
-        return f"{self.name}: recording in {self.language}, SHA-256 {self.sha256}, at {self.created_at} s of Unix time"
+    object: Literal["list"] = "list"
+    data: list[VoiceConsent]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ConsentDeleted(BaseModel):
+    """A deleted consent."""
+
+    id: str
+    object: Literal["audio.voice_consent"] = "audio.voice_consent"
+    deleted: Literal[True] = True
 
 
 class VoiceDeleted(BaseModel):
@@ -295,7 +303,7 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
             new = await read_as(request, partial(parse, content_type), clip_bytes)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         if not isinstance(new, NewDesign) and new.consent.startswith(CONSENT_ID):
-            new = new.model_copy(update={"consent": _stated(new.consent)})
+            new = new.model_copy(update={"consent": await _stated(node, new.consent)})
         voice = await _unless_gone(request.receive, _add(node, enrolment, new))
     await _told(node)
     return VoiceAdded.of(voice, new.type)
@@ -337,16 +345,55 @@ async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
                 await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
             except InvalidRequest as error:
                 raise InvalidRequest(error.message.replace("audio_sample", "recording"), "recording") from None
-    return VoiceConsent.of(new)
+    digest = hashlib.sha256(new.recording).hexdigest()
+    made = RecordedConsent(new.name, new.language, digest)
+    return await _of_consents(node, lambda consents: consents.add(made))
+
+
+@routes.get("/voice_consents")
+async def list_consents(
+    request: Request,
+    client: Authorized,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> ConsentList:
+    """The recorded consents, the newest first, from behind the one whose id is `after`."""
+    found = await node_of(request).service.in_thread(_consents(node_of(request)).all)
+    found = sorted(found, key=lambda each: (each.created_at, each.id), reverse=True)
+    ids = [each.id for each in found]
+    if after is not None and after not in ids:
+        raise UnknownConsent("after: this node has no such consent")
+    first = 0 if after is None else ids.index(after) + 1
+    page = ids[first : first + limit]
+    return ConsentList(
+        data=[VoiceConsent.model_validate(each) for each in found[first : first + limit]],
+        first_id=page[0] if page else None,
+        last_id=page[-1] if page else None,
+        has_more=first + limit < len(ids),
+    )
 
 
 @routes.get("/voice_consents/{consent_id}")
 async def show_consent(consent_id: str, request: Request, client: Authorized) -> VoiceConsent:
     """A recorded consent."""
-    try:
-        return VoiceConsent.read(consent_id)
-    except ValueError:
-        raise HTTPException(404, "this is no id of a recorded consent") from None
+    return await _of_consents(node_of(request), lambda consents: consents.by_id(consent_id))
+
+
+@routes.post("/voice_consents/{consent_id}", openapi_extra=json_body(ConsentName))
+async def rename_consent(consent_id: str, request: Request, client: Authorized) -> VoiceConsent:
+    """Give a recorded consent another name. What voices were cloned with keeps the one that it had."""
+    name = (await read_fields(request, ConsentName)).name
+    return await _of_consents(
+        node_of(request), lambda consents: consents.change(consent_id, lambda found: replace(found, name=name))
+    )
+
+
+@routes.delete("/voice_consents/{consent_id}")
+async def delete_consent(consent_id: str, request: Request, client: Authorized) -> ConsentDeleted:
+    """Delete a recorded consent: no other voice is cloned with it. Those that were keep what it said."""
+    node = node_of(request)
+    await node.service.in_thread(_consents(node).delete, consent_id)
+    return ConsentDeleted(id=consent_id)
 
 
 @routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
@@ -385,13 +432,24 @@ def _lexicon(body: bytes) -> Lexicon:
     return Lexicon.of(validation.decode(body, why, (1 + len(fields(Entry))) * MAX_ENTRIES))
 
 
-def _stated(consent_id: str) -> str:
+async def _stated(node: Node, consent_id: str) -> str:
     """What a recorded consent says."""
     try:
-        return VoiceConsent.read(consent_id).statement()
-    except ValueError:
-        why = "no id that POST /v1/audio/voice_consents of a node gave; or say in words how the speaker agreed"
+        found = await node.service.in_thread(_consents(node).by_id, consent_id)
+    except UnknownConsent:
+        why = "no id that POST /v1/audio/voice_consents of this node gave; or say in words how the speaker agreed"
         raise InvalidRequest(f"consent: {why}", "consent") from None
+    return found.statement()
+
+
+def _consents(node: Node) -> JsonRecords[RecordedConsent]:
+    if node.service.library is None:
+        raise Unsupported("this node stores no voices")
+    return node.service.library.consents
+
+
+async def _of_consents(node: Node, work: Callable[[JsonRecords[RecordedConsent]], RecordedConsent]) -> VoiceConsent:
+    return VoiceConsent.model_validate(await node.service.in_thread(work, _consents(node)))
 
 
 async def _told(node: Node) -> None:

@@ -52,13 +52,13 @@ class Dialect:
 
     name: str  # in metrics
     make_adapter: Callable[[WebSocket, Node], ProtocolAdapter]  # of a new connection; never raises
-    subprotocol: str | None = None
-    key_query: str | None = None  # a query parameter that may hold the API key
+    subprotocols: tuple[str, ...] = ()  # what is spoken here, by its names; none: whatever is offered
+    key_query: tuple[str, ...] = ()  # query parameters that may hold the API key
     denies: bool = False  # refuses by an HTTP status before the upgrade; otherwise by a message and a close code
     denial_header: str | None = None  # response header with the reason of such a refusal
 
 
-NATIVE = Dialect("websocket", lambda *_: protocol.NativeAdapter(), protocol.SUBPROTOCOL)
+NATIVE = Dialect("websocket", lambda *_: protocol.NativeAdapter(), (protocol.SUBPROTOCOL,))
 
 
 class StreamEndpoint:
@@ -87,8 +87,8 @@ class StreamEndpoint:
             self._node.metrics.refused.labels(error.code).inc()
             if websocket.application_state is WebSocketState.CONNECTING:
                 headers = {}
-                if dialect.subprotocol is not None:
-                    headers["Sec-WebSocket-Protocol"] = dialect.subprotocol  # what is spoken
+                if dialect.subprotocols:
+                    headers["Sec-WebSocket-Protocol"] = ", ".join(dialect.subprotocols)  # what is spoken
                 if dialect.denial_header is not None:
                     headers[dialect.denial_header] = error.message.encode("ascii", "replace").decode()
                 await deny(websocket, error, self._node.settings.timeouts.write_s, headers)
@@ -101,10 +101,11 @@ class StreamEndpoint:
         That is answered before the upgrade: browsers and others fail a handshake that selects no subprotocol, or one
         that was not offered, and RFC 6455 forbids to select one that is not spoken.
         """
-        ours, offered = self._dialect.subprotocol, websocket.scope.get("subprotocols", [])
-        if ours is not None and offered and ours not in offered:
-            raise UnsupportedProtocol(f"no subprotocol that was offered is spoken here: offer {ours}")
-        return ours if ours in offered else None
+        ours, offered = self._dialect.subprotocols, websocket.scope.get("subprotocols", [])
+        chosen = next((each for each in offered if each in ours), None)
+        if ours and offered and chosen is None:
+            raise UnsupportedProtocol(f"no subprotocol that was offered is spoken here: offer {' or '.join(ours)}")
+        return chosen
 
     async def _accept(self, websocket: WebSocket, subprotocol: str | None) -> None:
         async with asyncio.timeout(self._node.settings.timeouts.handshake_s):

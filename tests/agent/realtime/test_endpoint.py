@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -120,6 +121,20 @@ async def test_a_failing_language_model_fails_the_response_and_not_the_session()
         assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
 
 
+async def test_a_full_node_says_in_the_session_when_to_ask_again() -> None:
+    node = {"slots": 1, "queue": 0}
+    async with running_llm("Fine.") as llm, running_agent(llm.url, node=node) as agent, session(agent) as socket:
+        speech = {"input": "word " * 3_900, "response_format": "pcm"}
+        async with (
+            httpx.AsyncClient(base_url=agent.url, timeout=LIMIT_S) as http,
+            http.stream("POST", "/v1/audio/speech", json=speech),
+        ):
+            await socket.send('{"type":"response.create"}')
+            error = (await until_type(socket, "response.done"))["response"]["status_details"]["error"]
+        assert (error["type"], "at_capacity" in error["message"]) == ("server_error", True)
+        assert error["retry_after_ms"] > 0
+
+
 @pytest.mark.parametrize("modality", ["audio", "text"])
 async def test_text_before_a_call_comes_before_it_in_the_output_and_the_next_question(modality: str) -> None:
     """Mutation: the message begins with its first sound; then the preamble looks like the answer."""
@@ -221,12 +236,12 @@ async def test_a_client_cannot_ask_the_language_model_as_often_as_it_sends_messa
             await socket.send('{"type":"response.create","response":{"output_modalities":["text"]}}')
             await socket.send('{"type":"response.cancel"}')
         await socket.send('{"type":"input_audio_buffer.clear"}')
-        codes = []
+        errors = []
         async with asyncio.timeout(LIMIT_S):
             while (message := json.loads(await socket.recv()))["type"] != "input_audio_buffer.cleared":
                 if message["type"] == "response.done" and message["response"]["status"] == "failed":
-                    codes.append(message["response"]["status_details"]["error"]["code"])
-        assert set(codes) == {"rate_limit_exceeded"}
+                    errors.append(message["response"]["status_details"]["error"])
+        assert {(error["code"], error["retry_after_ms"]) for error in errors} == {("rate_limit_exceeded", 250)}
         assert len(llm.requests) < 3 * ANSWERS_BURST
 
 

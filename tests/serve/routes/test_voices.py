@@ -176,13 +176,13 @@ async def test_designs_and_embeddings_are_sent_as_json(tmp_path: Path, base: Mod
 async def test_a_voice_is_cloned_with_a_recorded_consent_as_at_openai(tmp_path: Path, base: Model) -> None:
     """With the official client, unmodified, and the recording as the application sends it. The voice keeps it."""
     recording, name = encoded(KINDS["mp3"], tone()), "Zoë's consent 同意 " + "x" * 180
-    async with voices_of(tmp_path / "one", base) as (node, _), openai_client(node) as client:
+    async with voices_of(tmp_path, base) as (node, _), openai_client(node) as client:
         made = await client.audio.voice_consents.create(
             name=name, language="en-US", recording=("c.mp3", recording, "audio/mpeg")
         )
         assert (made.object, made.name, made.language) == ("audio.voice_consent", name, "en-US")
-        assert not files_below(tmp_path)
-    async with voices_of(tmp_path / "two", base) as (node, http), openai_client(node) as client:  # any node takes it
+        assert made.id.startswith("cons_")
+    async with voices_of(tmp_path, base) as (node, http), openai_client(node) as client:  # whoever has the folder
         assert await client.audio.voice_consents.retrieve(made.id) == made
         voice = await client.audio.voices.create(audio_sample=("b.wav", CLIP), consent=made.id, name="bob")
         assert voice.id == "bob"
@@ -194,6 +194,63 @@ async def test_a_voice_is_cloned_with_a_recorded_consent_as_at_openai(tmp_path: 
         (await http.post("/voices", json=vector | {"name": "vec", "consent": made.id})).raise_for_status()
         assert (await http.get("/voices/vec")).json()["consent"]["statement"] == said
         assert not any(recording[200:400] in path.read_bytes() for path in files_below(tmp_path))
+
+
+async def test_recorded_consents_are_listed_renamed_and_deleted_as_at_openai(tmp_path: Path, base: Model) -> None:
+    """With the official client, in pages. A deleted one clones nothing more; what was cloned keeps what it said."""
+    async with voices_of(tmp_path, base, limit=3) as (node, http), openai_client(node) as client:
+        consents = client.audio.voice_consents
+        recording = ("c.wav", CLIP, "audio/wav")
+        assert [each async for each in await consents.list()] == []
+        made = [await consents.create(name=name, language="de", recording=recording) for name in ("a", "b", "c")]
+        with pytest.raises(openai.BadRequestError, match="no more than 3"):
+            await consents.create(name="d", language="de", recording=recording)
+        listed = await consents.list(limit=2)
+        assert (len(listed.data), listed.has_more) == (2, True)
+        every = [each async for each in listed]  # by the client's own pages
+        assert sorted(every, key=lambda each: each.name) == made
+        assert every == sorted(every, key=lambda each: (each.created_at, each.id), reverse=True)
+        assert [each async for each in await consents.list(after=every[1].id)] == every[2:]
+        await client.audio.voices.create(audio_sample=("b.wav", CLIP), consent=made[0].id, name="bob")
+        renamed = await consents.update(made[0].id, name="Bob 同意")
+        assert renamed == made[0].model_copy(update={"name": "Bob 同意"}) == await consents.retrieve(made[0].id)
+        assert sorted([each.name async for each in await consents.list()]) == ["Bob 同意", "b", "c"]
+        deleted = await consents.delete(made[0].id)
+        assert (deleted.id, deleted.object, deleted.deleted) == (made[0].id, "audio.voice_consent", True)
+        for gone in (
+            lambda: consents.retrieve(made[0].id),
+            lambda: consents.update(made[0].id, name="x"),
+            lambda: consents.delete(made[0].id),
+            lambda: consents.list(after=made[0].id),
+        ):
+            with pytest.raises(openai.NotFoundError) as error:
+                await gone()
+            assert error.value.code == "unknown_consent"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.audio.voices.create(audio_sample=("b.wav", CLIP), consent=made[0].id, name="rob")
+        assert refused.value.param == "consent"
+        assert (await http.get("/voices/bob")).json()["consent"]["statement"].startswith("a: recording in de")
+        assert await names(http) == ["bob"]
+        for wrong in ({"limit": 0}, {"limit": 101}, {"limit": "x"}):
+            assert (await http.get("/voice_consents", params=wrong)).status_code == 400
+        for body in ({}, {"name": " "}, {"name": "x" * 201}, {"name": "x", "language": "de"}, {"name": None}):
+            assert (await http.post(f"/voice_consents/{made[1].id}", json=body)).status_code == 400
+        assert await consents.retrieve(made[1].id) == made[1]
+
+
+@pytest.mark.real_time
+async def test_all_fronts_know_a_recorded_consent(tmp_path: Path, base: Model) -> None:
+    async with (
+        running_fronts(engine=with_models(base), voices={"folder": str(tmp_path)}) as found,
+        contextlib.AsyncExitStack() as closing,
+    ):
+        one, other = [await closing.enter_async_context(openai_client(front)) for front in found.fronts]
+        made = await one.audio.voice_consents.create(name="a", language="de", recording=("c.wav", CLIP, "audio/wav"))
+        assert [each async for each in await other.audio.voice_consents.list()] == [made]
+        await other.audio.voice_consents.update(made.id, name="b")
+        assert (await one.audio.voice_consents.retrieve(made.id)).name == "b"
+        await one.audio.voice_consents.delete(made.id)
+        assert [each async for each in await other.audio.voice_consents.list()] == []
 
 
 async def test_the_program_of_the_page_on_moving_from_openai_runs(
@@ -214,7 +271,7 @@ async def test_the_program_of_the_page_on_moving_from_openai_runs(
         assert "Bob agrees: recording in en-US" in (await http.get("/voices/bob")).json()["consent"]["statement"]
 
 
-WRONG_IDS = ("cons_1234", "cons_", "cons_" + "W1tb" * 400, "cons_eyJuYW1lIjoieCJ9", "cons_bnVsbA==", "cons_é")
+WRONG_IDS = ("cons_1234", "cons_", "cons_" + "W1tb" * 400, "cons_" + "0" * 20, "cons_é", "cons_..")
 
 
 async def test_consents_are_refused_with_the_reason(tmp_path: Path, base: Model) -> None:
