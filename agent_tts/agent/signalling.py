@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from agent_tts.ipc.front_messages import AddCandidates, BeginCall, Candidate
+from agent_tts.protocol.options import Lenient
 from agent_tts.protocol.validation import NOT_JSON, check_message, parse
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.routes.http import Authorized, json_body, node_of, read_as
@@ -52,11 +53,11 @@ class CallOfferBody(BaseModel):
     request_data: VoiceChoice | None = Field(None, validation_alias=AliasChoices("request_data", "requestData"))
 
 
-class CandidateBody(BaseModel):
+class CandidateBody(Lenient):
     candidate: str = Field(max_length=1_000)
-    # Browsers leave out one of them, or both where there is one section.
-    sdp_mid: str | None = Field(None, max_length=64)
-    sdp_mline_index: int | None = Field(None, ge=0, le=sdp.MAX_LINES)
+    # A browser has null for what it does not know.
+    sdp_mid: str = Field("0", max_length=64)
+    sdp_mline_index: int = Field(0, ge=0, le=sdp.MAX_LINES)
 
 
 class CandidatesBody(BaseModel):
@@ -103,7 +104,7 @@ async def add_candidates(request: Request) -> None:
     """Add candidates that were found after the offer."""
     agent, client, body = await _signal(CandidatesBody, request)
     await node_of(request).guard.redeem(client)
-    found = [Candidate(each.candidate, each.sdp_mid or "0", each.sdp_mline_index or 0) for each in body.candidates]
+    found = [Candidate(each.candidate, each.sdp_mid, each.sdp_mline_index) for each in body.candidates]
     await agent.candidates(AddCandidates(body.pc_id, client.key_id, tuple(found)))
 
 

@@ -85,15 +85,17 @@ class Consent:
     recorded_at: datetime = field(default_factory=_now)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedConsent:
+class RecordedConsent(BaseModel):
     """A consent that a client recorded before it clones a voice with it. The recording stays with the client."""
 
+    model_config = ConfigDict(frozen=True)
+
+    id: str = Field(default_factory=lambda: new_id(CONSENT_ID))
+    object: Literal["audio.voice_consent"] = "audio.voice_consent"
+    created_at: int = Field(default_factory=lambda: int(_now().timestamp()))  # Unix time, in seconds
     name: str  # the client's, for its list
     language: str  # BCP 47
     sha256: str  # of the recording
-    created_at: int = field(default_factory=lambda: int(_now().timestamp()))  # Unix time, s
-    id: str = field(default_factory=lambda: new_id(CONSENT_ID))
 
     def statement(self) -> str:
         return f"{self.name}: recording in {self.language}, SHA-256 {self.sha256}, at {self.created_at} s of Unix time"

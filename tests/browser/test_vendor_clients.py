@@ -17,6 +17,7 @@ from openai import AsyncOpenAI
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
 from tests.browser.test_talk_agent import LONG, QUICK, WITHOUT_ECHO, microphone
+from tests.certificates import make_certificate
 from tests.measure.chromium import Page, chromium
 from tests.support import running_node, until
 
@@ -181,3 +182,40 @@ async def test_sdks_in_a_page_of_an_allowed_origin_speak_and_read_the_headers() 
             for path, headers, sent in SENT:
                 asked = ", ".join(map(json.dumps, (node.url + path, headers, sent)))
                 assert await page.js(f"ask({asked})") == "blocked", path
+
+
+# Client, how it speaks, and what it tells beside the sound.
+SPOKEN: list[tuple[str, str, dict[str, Any]]] = [
+    ("cartesia", "cartesiaBytes", {}),
+    ("cartesia", "cartesiaSocket", {"words": ["Hello", "there."]}),
+    ("cartesiaToken", "cartesiaSocket", {"words": ["Hello", "there."]}),
+    ("deepgram", "deepgramBytes", {}),
+    ("deepgram", "deepgramSocket", {"events": ["Metadata", "Flushed"], "protocol": "token"}),
+    ("elevenlabs", "elevenlabsStream", {}),
+    ("elevenlabs", "elevenlabsTimes", {"text": "Hello there. "}),
+    ("elevenlabs", "elevenlabsDialogue", {}),
+]
+
+
+async def test_the_vendors_own_sdks_speak_in_a_page_of_an_allowed_origin(tmp_path: Path) -> None:
+    """Over HTTP and by WebSockets, for which a browser sends no headers: the key is in the query or a subprotocol.
+
+    Cartesia's opens WebSockets over TLS alone.
+    """
+    tls = make_certificate(tmp_path).settings
+    async with (
+        running_node() as page_of,
+        chromium("--ignore-certificate-errors") as browser,
+        browser.page() as page,
+    ):
+        auth = {"api_keys": [KEY], "allowed_origins": [page_of.url]}
+        async with running_node(auth=auth, tls=tls) as node:
+            await page.open(page_of.url + "/health")
+            await page.js(await bundle("vendors"))
+            for client, way, told in SPOKEN:
+                spoken = await page.js(f"vendor({', '.join(map(json.dumps, (client, way, node.url, KEY)))})")
+                assert spoken.pop("size") > 24_000, way
+                assert spoken == told, way
+                wrong = await page.js(f"refused({', '.join(map(json.dumps, (client, way, node.url, 'x' * 32)))})")
+                assert wrong == ("no status" if way.endswith("Socket") else 401), way
+            await until(lambda: not node.node.sessions)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -214,24 +214,11 @@ class VoiceDetails(BaseModel):
         return cls.model_validate(known | {"languages": languages}, from_attributes=True)
 
 
-class VoiceConsent(BaseModel):
-    """A consent that was recorded."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    object: Literal["audio.voice_consent"] = "audio.voice_consent"
-    created_at: int  # Unix time, in seconds
-    name: str
-    language: str
-    sha256: str  # of the recording, which its client has
-
-
 class ConsentList(BaseModel):
     """Recorded consents, the newest first."""
 
     object: Literal["list"] = "list"
-    data: list[VoiceConsent]
+    data: list[RecordedConsent]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -331,7 +318,7 @@ async def delete_voice(name: str, request: Request, client: Authorized) -> Voice
 
 
 @routes.post("/voice_consents", openapi_extra={"requestBody": _RECORDING})
-async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
+async def create_consent(request: Request, client: Authorized) -> RecordedConsent:
     """Record a consent, whose id can be the `consent` of a voice. The recording is checked, and not kept."""
     node, settings = node_of(request), node_of(request).settings.voices
     _enrolment(node)
@@ -346,8 +333,8 @@ async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
             except InvalidRequest as error:
                 raise InvalidRequest(error.message.replace("audio_sample", "recording"), "recording") from None
     digest = hashlib.sha256(new.recording).hexdigest()
-    made = RecordedConsent(new.name, new.language, digest)
-    return await _of_consents(node, lambda consents: consents.add(made))
+    made = RecordedConsent(name=new.name, language=new.language, sha256=digest)
+    return await _in_consents(node, lambda consents: consents.add(made))
 
 
 @routes.get("/voice_consents")
@@ -358,41 +345,41 @@ async def list_consents(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> ConsentList:
     """The recorded consents, the newest first, from behind the one whose id is `after`."""
-    found = await node_of(request).service.in_thread(_consents(node_of(request)).all)
-    found = sorted(found, key=lambda each: (each.created_at, each.id), reverse=True)
+    found = list(await _in_consents(node_of(request), lambda consents: consents.all()))
+    found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
     ids = [each.id for each in found]
     if after is not None and after not in ids:
         raise UnknownConsent("after: this node has no such consent")
     first = 0 if after is None else ids.index(after) + 1
-    page = ids[first : first + limit]
+    page = found[first : first + limit]
     return ConsentList(
-        data=[VoiceConsent.model_validate(each) for each in found[first : first + limit]],
-        first_id=page[0] if page else None,
-        last_id=page[-1] if page else None,
+        data=page,
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
         has_more=first + limit < len(ids),
     )
 
 
 @routes.get("/voice_consents/{consent_id}")
-async def show_consent(consent_id: str, request: Request, client: Authorized) -> VoiceConsent:
+async def show_consent(consent_id: str, request: Request, client: Authorized) -> RecordedConsent:
     """A recorded consent."""
-    return await _of_consents(node_of(request), lambda consents: consents.by_id(consent_id))
+    return await _in_consents(node_of(request), lambda consents: consents.by_id(consent_id))
 
 
 @routes.post("/voice_consents/{consent_id}", openapi_extra=json_body(ConsentName))
-async def rename_consent(consent_id: str, request: Request, client: Authorized) -> VoiceConsent:
+async def rename_consent(consent_id: str, request: Request, client: Authorized) -> RecordedConsent:
     """Give a recorded consent another name. What voices were cloned with keeps the one that it had."""
-    name = (await read_fields(request, ConsentName)).name
-    return await _of_consents(
-        node_of(request), lambda consents: consents.change(consent_id, lambda found: replace(found, name=name))
+    new = (await read_fields(request, ConsentName)).model_dump()
+    return await _in_consents(
+        node_of(request),
+        lambda consents: consents.change(consent_id, lambda found: found.model_copy(update=new)),
     )
 
 
 @routes.delete("/voice_consents/{consent_id}")
 async def delete_consent(consent_id: str, request: Request, client: Authorized) -> ConsentDeleted:
     """Delete a recorded consent: no other voice is cloned with it. Those that were keep what it said."""
-    node = node_of(request)
-    await node.service.in_thread(_consents(node).delete, consent_id)
+    await _in_consents(node_of(request), lambda consents: consents.delete(consent_id))
     return ConsentDeleted(id=consent_id)
 
 
@@ -435,21 +422,17 @@ def _lexicon(body: bytes) -> Lexicon:
 async def _stated(node: Node, consent_id: str) -> str:
     """What a recorded consent says."""
     try:
-        found = await node.service.in_thread(_consents(node).by_id, consent_id)
+        return (await _in_consents(node, lambda consents: consents.by_id(consent_id))).statement()
     except UnknownConsent:
         why = "no id that POST /v1/audio/voice_consents of this node gave; or say in words how the speaker agreed"
         raise InvalidRequest(f"consent: {why}", "consent") from None
-    return found.statement()
 
 
-def _consents(node: Node) -> JsonRecords[RecordedConsent]:
+async def _in_consents(node: Node, work: Callable[[JsonRecords[RecordedConsent]], T]) -> T:
+    """The result of work on the recorded consents. Raises `Unsupported` if the node stores no voices."""
     if node.service.library is None:
         raise Unsupported("this node stores no voices")
-    return node.service.library.consents
-
-
-async def _of_consents(node: Node, work: Callable[[JsonRecords[RecordedConsent]], RecordedConsent]) -> VoiceConsent:
-    return VoiceConsent.model_validate(await node.service.in_thread(work, _consents(node)))
+    return await node.service.in_thread(work, node.service.library.consents)
 
 
 async def _told(node: Node) -> None:
