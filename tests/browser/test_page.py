@@ -1045,10 +1045,13 @@ async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
         assert "woman 3" in await page.js("document.querySelector('#voice-about').innerText")
         await speak(page)
         assert '"voice":"nova"' in await page.js("document.querySelector('#traffic-list').textContent")
-        # Escape closes the list, and stops the speech where none is open. What was said then comes above the field.
+        # Escape closes what is open, and else stops the speech. What was said then comes above the field.
         await page.click("#voice")
         await page.press("Escape")
         assert await page.js("[agentTts.speaking, document.querySelector('#voice-list').hidden]") == [True, True]
+        await page.js("document.querySelector('#clone-dialog').showModal()")
+        await page.press("Escape")
+        assert await page.js("[agentTts.speaking, document.querySelector('#clone-dialog').open]") == [True, False]
         await page.press("Escape")
         await page.until("!agentTts.speaking && document.querySelector('#log li')")
         await page.click("#voice-named button:nth-of-type(2)")
