@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,14 +217,15 @@ async def test_recorded_consents_are_listed_renamed_and_deleted_as_at_openai(tmp
         assert sorted([each.name async for each in await consents.list()]) == ["Bob 同意", "b", "c"]
         deleted = await consents.delete(made[0].id)
         assert (deleted.id, deleted.object, deleted.deleted) == (made[0].id, "audio.voice_consent", True)
-        for gone in (
+        gone: list[Callable[[], Awaitable[Any]]] = [
             lambda: consents.retrieve(made[0].id),
             lambda: consents.update(made[0].id, name="x"),
             lambda: consents.delete(made[0].id),
             lambda: consents.list(after=made[0].id),
-        ):
+        ]
+        for call in gone:
             with pytest.raises(openai.NotFoundError) as error:
-                await gone()
+                await call()
             assert error.value.code == "unknown_consent"
         with pytest.raises(openai.BadRequestError) as refused:
             await client.audio.voices.create(audio_sample=("b.wav", CLIP), consent=made[0].id, name="rob")
