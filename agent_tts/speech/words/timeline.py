@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -47,9 +47,30 @@ MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
-# A token with estimated times: text ("" for a directive), start in the text, first and last mark. A plain tuple, which
-# the garbage collector untracks; it would scan 100 000 named tuples of a busy node in every full collection.
+# A token with estimated times: text ("" for a directive), start in the text, first and last mark.
 _Token = tuple[str, int, int, int]
+
+
+class _Tokens:
+    """Tokens of a few bytes each: a text in a script without spaces has one for each character."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: int) -> _Token:
+        start, first, last = self._numbers[3 * place : 3 * place + 3]
+        return self._texts[place], start, first, last
+
+    def __iter__(self) -> Iterator[_Token]:
+        return map(self.__getitem__, range(len(self)))
+
+    def append(self, text: str, start: int, first: int, last: int) -> None:
+        self._texts.append(text)
+        self._numbers.extend((start, first, last))
 
 
 class WordTimeline:
@@ -101,9 +122,9 @@ class WordTimeline:
         self._fit = Fit(speed, pace)
         self._pieces = 0
         # Character offsets of the estimated marks.
-        self._places: list[tuple[int, int]] = []
+        self._starts, self._ends = array("q"), array("q")
         # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
-        self._tokens: list[_Token] = []
+        self._tokens = _Tokens()
         self._settled = 0
         self._settled_ms = -1
         # (revision of the fit, start in ms of the next token to settle); invalid for other revisions.
@@ -226,11 +247,11 @@ class WordTimeline:
 
     def _pin(self, piece: Word) -> list[Word]:
         words = self.complete() if self._length - len(self._tail) < piece.char_end else []
-        while self._pending and (not self._places or self._places[-1][1] < piece.char_end):
+        while self._pending and (not self._ends or self._ends[-1] < piece.char_end):
             self._estimate(tokens=len(self._tokens) + 1)
-        first = bisect_right(self._places, piece.char_start, key=itemgetter(1))
+        first = bisect_right(self._ends, piece.char_start)
         self._fit.reach(first, piece.start_ms, sounds=True)
-        self._fit.reach(bisect_left(self._places, (piece.char_end,)), piece.end_ms, sounds=True)
+        self._fit.reach(bisect_left(self._starts, piece.char_end), piece.end_ms, sounds=True)
         return words
 
     # ------------------------------------------------------------ times from the audio
@@ -306,7 +327,7 @@ class WordTimeline:
         """The text as (heard, unheard) after `played_ms` of audio, by the rule of `heard.split`."""
         self._estimate(played_ms, ahead=False)
         # What is said in another way has no parts.
-        count = len(self._marks if self.aligned else self._places)
+        count = len(self._marks if self.aligned else self._starts)
         return heard.split("".join(self._parts), count, self._timed, played_ms, self._said)
 
     # ------------------------------------------------------------ inside
@@ -339,7 +360,7 @@ class WordTimeline:
             if not isinstance(text, str):
                 del self._pending[0]
                 self._obey(text, start)
-                self._tokens.append(("", start, self._read_from, len(self._fit) - 1))
+                self._tokens.append("", start, self._read_from, len(self._fit) - 1)
                 continue
             part = text[self._read_chars : self._read_chars + (TAIL_CHARS if comes else READ_CHARS)]
             self._read_chars += len(part)
@@ -349,9 +370,10 @@ class WordTimeline:
             if is_end:
                 del self._pending[0]
                 self._read_chars = 0
-                self._tokens.append((text, start, self._read_from, len(self._fit) - 1))
+                token = text, start, self._read_from, len(self._fit) - 1
+                self._tokens.append(*token)
                 if self._tells:
-                    words.append(self._estimated(self._tokens[-1]))
+                    words.append(self._estimated(token))
         return words
 
     def _obey(self, directive: Pause | Prosody | float, start: int) -> None:
@@ -384,7 +406,8 @@ class WordTimeline:
             start += chars
 
     def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
-        self._places.append((start, start + chars))
+        self._starts.append(start)
+        self._ends.append(start + chars)
         self._fit.add(ms, pause_ms)
 
     def _estimated(self, token: _Token) -> Word:
@@ -396,7 +419,7 @@ class WordTimeline:
         if self.aligned:
             return self._marks[mark]
         start_ms, end_ms = self._fit.span(mark)
-        return Word("", round(start_ms), round(end_ms), *self._places[mark])
+        return Word("", round(start_ms), round(end_ms), self._starts[mark], self._ends[mark])
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)

@@ -16,6 +16,7 @@ from agent_tts.errors import RateLimited, SlowConsumer
 from agent_tts.messages import Append, Audio, End, Open
 from agent_tts.protocol.adapter import Command, Failed, ProtocolAdapter
 from agent_tts.protocol.v1 import NativeAdapter
+from agent_tts.serve import session
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
@@ -237,7 +238,11 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 def test_no_state_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]
     steps = data.draw(st.lists(message | TIME | message.map(lambda said: [said]), max_size=25))
-    run(kind, steps, leaves_at_once=leaves_at_once)
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):  # events come between any two commands of a message
+            patch.setattr(session, "FOLLOWING", 1)
+            patch.setattr(session, "SLICE_CHARS", 4)
+        run(kind, steps, leaves_at_once=leaves_at_once)
 
 
 def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
