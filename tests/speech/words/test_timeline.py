@@ -596,7 +596,7 @@ def test_no_call_takes_longer_in_a_script_without_spaces_or_when_nothing_is_spok
 
 
 def test_a_text_takes_little_memory_for_each_of_its_words() -> None:
-    """Each character is a word here: tuples of them took 280 bytes a character, and thousands of texts are open."""
+    """Each character is a word here: tuples of them took 390 bytes a character, and thousands of texts are open."""
     timeline = WordTimeline(aligned=False, language="zh")
     text = "你好" * 2_000
     gc.collect()
