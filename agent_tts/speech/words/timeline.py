@@ -11,7 +11,7 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
@@ -49,28 +49,6 @@ SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 # A token with estimated times: text ("" for a directive), start in the text, first and last mark.
 _Token = tuple[str, int, int, int]
-
-
-class _Tokens:
-    """Tokens of a few bytes each: a text in a script without spaces has one for each character."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._numbers = array("q")
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitem__(self, place: int) -> _Token:
-        start, first, last = self._numbers[3 * place : 3 * place + 3]
-        return self._texts[place], start, first, last
-
-    def __iter__(self) -> Iterator[_Token]:
-        return map(self.__getitem__, range(len(self)))
-
-    def append(self, text: str, start: int, first: int, last: int) -> None:
-        self._texts.append(text)
-        self._numbers.extend((start, first, last))
 
 
 class WordTimeline:
@@ -123,8 +101,10 @@ class WordTimeline:
         self._pieces = 0
         # Character offsets of the estimated marks.
         self._starts, self._ends = array("q"), array("q")
-        # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
-        self._tokens = _Tokens()
+        # Tokens with estimates: texts, and the other three of `_Token`. A text in a script without spaces has one for
+        # each character, so they take a few bytes. The number of settled ones; start of the last settled one, in ms.
+        self._texts: list[str] = []
+        self._numbers = array("q")
         self._settled = 0
         self._settled_ms = -1
         # (revision of the fit, start in ms of the next token to settle); invalid for other revisions.
@@ -202,7 +182,7 @@ class WordTimeline:
     def flush(self) -> list[Word]:
         """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
         words = self.complete()
-        self._flushes.append(len(self._tokens) + len(self._pending))
+        self._flushes.append(len(self._texts) + len(self._pending))
         return words
 
     @property
@@ -248,7 +228,7 @@ class WordTimeline:
     def _pin(self, piece: Word) -> list[Word]:
         words = self.complete() if self._length - len(self._tail) < piece.char_end else []
         while self._pending and (not self._ends or self._ends[-1] < piece.char_end):
-            self._estimate(tokens=len(self._tokens) + 1)
+            self._estimate(tokens=len(self._texts) + 1)
         first = bisect_right(self._ends, piece.char_start)
         self._fit.reach(first, piece.start_ms, sounds=True)
         self._fit.reach(bisect_left(self._starts, piece.char_end), piece.end_ms, sounds=True)
@@ -272,7 +252,7 @@ class WordTimeline:
         count = self._flushes.pop(0)
         if not self.aligned:
             self._estimate(tokens=count)
-            self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
+            self._fit.reach(self._token(count)[2] if count < len(self._texts) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns words that were never sent, of which `read` may have more. `cut`: the audio
@@ -299,8 +279,8 @@ class WordTimeline:
         words: list[Word] = []
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
-        while self._settled < len(self._tokens) and len(words) != most:
-            text, _, first, _ = token = self._tokens[self._settled]
+        while self._settled < len(self._texts) and len(words) != most:
+            text, _, first, _ = token = self._token(self._settled)
             if not text:
                 self._settled += 1
                 continue
@@ -319,7 +299,7 @@ class WordTimeline:
         return words
 
     def words(self) -> list[Word]:
-        return [self._estimated(token) for token in self._tokens if token[0]]
+        return [self._estimated(token) for token in map(self._token, range(len(self._texts))) if token[0]]
 
     # ------------------------------------------------------------ heard
 
@@ -351,7 +331,7 @@ class WordTimeline:
         words: list[Word] = []
         chars = READ_CHARS if self._tells and ahead else 0
         while not self.aligned and (self._pending or len(self._tail) >= self._read_chars + 2 * TAIL_CHARS):
-            if chars <= 0 and not (len(self._tokens) < tokens or self._is_due(until_ms)):
+            if chars <= 0 and not (len(self._texts) < tokens or self._is_due(until_ms)):
                 break
             comes = not self._pending
             text, start = (self._tail, self._length - len(self._tail)) if comes else self._pending[0]
@@ -360,7 +340,7 @@ class WordTimeline:
             if not isinstance(text, str):
                 del self._pending[0]
                 self._obey(text, start)
-                self._tokens.append("", start, self._read_from, len(self._fit) - 1)
+                self._add_token("", start)
                 continue
             part = text[self._read_chars : self._read_chars + (TAIL_CHARS if comes else READ_CHARS)]
             self._read_chars += len(part)
@@ -370,10 +350,9 @@ class WordTimeline:
             if is_end:
                 del self._pending[0]
                 self._read_chars = 0
-                token = text, start, self._read_from, len(self._fit) - 1
-                self._tokens.append(*token)
+                self._add_token(text, start)
                 if self._tells:
-                    words.append(self._estimated(token))
+                    words.append(self._estimated(self._token(len(self._texts) - 1)))
         return words
 
     def _obey(self, directive: Pause | Prosody | float, start: int) -> None:
@@ -409,6 +388,14 @@ class WordTimeline:
         self._starts.append(start)
         self._ends.append(start + chars)
         self._fit.add(ms, pause_ms)
+
+    def _add_token(self, text: str, start: int) -> None:
+        self._texts.append(text)
+        self._numbers.extend((start, self._read_from, len(self._fit) - 1))
+
+    def _token(self, place: int) -> _Token:
+        start, first, last = self._numbers[3 * place : 3 * place + 3]
+        return self._texts[place], start, first, last
 
     def _estimated(self, token: _Token) -> Word:
         text, start, first, last = token
