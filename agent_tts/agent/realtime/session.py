@@ -212,6 +212,7 @@ class RealtimeSession(BaseTransport):
         self.conversation = Conversation(
             start, partial(check_voice, node), deaf, new_id, beta=beta, plays=sound is not None
         )
+        self._detectors = detectors
         self._ear = Ear(agent, detectors)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
         self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -352,7 +353,7 @@ class RealtimeSession(BaseTransport):
             if message is None:
                 return
             if len(message) > PARSED_AT_ONCE:
-                told = await self._node.computing(read, message)
+                told = await self._detectors.parsing(read, message)
             else:
                 async with self._flow:
                     told = read(message)
