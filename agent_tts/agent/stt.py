@@ -287,30 +287,6 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
 LEAST_S, AFTER_S = 10.0, 1.0  # of what Whisper hears of a segment, and of silence behind it: less, and it repeats words
 
 
-class WhisperDecoding:
-    """A Whisper model that hears no more than a segment, and decodes one of less than `retry_s` seconds once.
-
-    Whisper fills what it hears up to 30 s, which takes four times as long as a sentence. Its retries at higher
-    temperatures cost up to five times as much, and make up words: a doubtful "mm" stays one.
-    """
-
-    def __init__(self, model: Any, retry_s: float) -> None:
-        self._model = model
-        self._retry = retry_s * IN_RATE
-
-    @property
-    def supported_languages(self) -> list[str]:
-        found: list[str] = self._model.supported_languages
-        return found
-
-    def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
-        """As `WhisperModel.transcribe`. `audio`: float32[n] at `IN_RATE`, full scale 1."""
-        once = {"temperature": 0.0} if len(audio) < self._retry else {}
-        least = max(LEAST_S * IN_RATE, min(len(audio) + AFTER_S * IN_RATE, LONGEST_S * IN_RATE))
-        audio = np.pad(audio, (0, max(0, round(least) - len(audio))))
-        return self._model.transcribe(audio, without_timestamps=True, **options, **once)
-
-
 def heard_part(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Whisper's input without the zeros at its end, but of `LEAST_S` at least: float32[mel bands, frames of 10 ms]."""
     frames = np.flatnonzero(features.any(axis=0))
@@ -318,13 +294,26 @@ def heard_part(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(features[:, : last + last % 2])
 
 
-def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
+def _loaded(settings: AgentStt, calls: int = 1) -> Any:
     """The model, downloaded if it is not in a folder. Blocks."""
     from ctranslate2 import get_cuda_device_count
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
 
-    class ShortHearing(WhisperModel):
+    class ShortWhisper(WhisperModel):
+        """Hears no more than a segment, and decodes one of less than `retry_s` seconds once.
+
+        Whisper fills what it hears up to 30 s, which takes four times as long as a sentence. Its retries at higher
+        temperatures cost up to five times as much, and make up words: a doubtful "mm" stays one.
+        """
+
+        def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
+            """`audio`: float32[n] at `IN_RATE`, full scale 1."""
+            once = {"temperature": 0.0} if len(audio) < settings.retry_s * IN_RATE else {}
+            least_s = max(LEAST_S, min(len(audio) / IN_RATE + AFTER_S, LONGEST_S))
+            audio = np.pad(audio, (0, max(0, round(least_s * IN_RATE) - len(audio))))
+            return super().transcribe(audio, without_timestamps=True, **options, **once)
+
         def encode(self, features: NDArray[np.float32]) -> Any:
             return super().encode(heard_part(features))
 
@@ -337,7 +326,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not get_cuda_device_count())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers, threads = shares(cores, calls, settings.threads)
-    model = ShortHearing(
+    return ShortWhisper(
         str(folder),
         device=settings.device,
         compute_type="int8" if on_cpu and settings.compute_type == "default" else settings.compute_type,
@@ -345,7 +334,6 @@ def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
         num_workers=workers,
         local_files_only=True,
     )
-    return WhisperDecoding(model, settings.retry_s)
 
 
 def _local(settings: AgentStt) -> Path | None:

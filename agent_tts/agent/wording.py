@@ -48,6 +48,7 @@ _OPEN = {
     "because|since|if|than|if .*then|(?<=is )that|i|id|im|ill|ive|we|um|uh|er|about|into|some|very|"
     "(?<!it )(?<!that )(?<!this )(?<!what )(?<!he )(?<!she )(?:is|was)|(?<!they )(?<!we )(?<!you )(?:are|were)|"
     r"really|the \w+ that|(?:tell|say|know|think|hope)(?: \w+){0,3} that|(?:or|and) (?:maybe|perhaps|then)|"
+    r"number is(?: ?(?:\d|zero|oh|one|two|three|four|five|six|seven|eight|nine)){1,3}|"
     r"(?<!it )(?<!come )(?<!hold )on|(?<!come )in|(?<=would )like|"
     r"(?<!\w )(?:if|when|while)(?: \w+){3,5}|"
     r"(?<!\w )(?:so|well|i think|i guess|i mean|let me see|let me think)",

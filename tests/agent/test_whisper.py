@@ -53,9 +53,9 @@ def test_no_more_threads_recognise_than_there_are_cores() -> None:
 
 @pytest.mark.parametrize(("retry_s", "decodings"), [(5.0, 1), (0.0, 6)])
 def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int) -> None:
-    """Mutation: `WhisperDecoding` passes no temperature."""
+    """Mutation: `ShortWhisper` passes no temperature."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu", retry_s=retry_s))
-    model = decoding._model
+    model = decoding
     assert model.model.compute_type == "int8_float32"
     found = []
 
@@ -85,7 +85,7 @@ def test_whisper_hears_a_segment_and_a_second_of_silence(heard_s: float, frames:
     """30 s of it take four times as long. Mutation: `heard_part` returns all."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu"))
     found: list[tuple[int, ...]] = []
-    network = decoding._model.model
+    network = decoding.model
 
     class Watching:
         def __getattr__(self, name: str) -> object:
@@ -95,7 +95,7 @@ def test_whisper_hears_a_segment_and_a_second_of_silence(heard_s: float, frames:
             found.append(tuple(features.shape))
             return network.encode(features, **options)
 
-    decoding._model.model = Watching()
+    decoding.model = Watching()
     speech = np.resize(np.frombuffer(noise(2.0, -30, seed=1), "<i2"), round(16_000 * heard_s))
     segments, _ = decoding.transcribe(speech.astype(np.float32) / 32_768, language="en")
     list(segments)

@@ -118,6 +118,8 @@ def test_a_short_sound_of_doubtful_words_is_a_listeners_unless_they_stop(languag
                 "Would you give this to my?",
                 "Do you think that",
                 "I want the blue one or maybe.",
+                "My number is 415.",
+                "My phone number is four one five",
             ),
             (
                 "What is it for?",
@@ -141,6 +143,8 @@ def test_a_short_sound_of_doubtful_words_is_a_listeners_unless_they_stop(languag
                 "Do you want to?",
                 "I said that.",
                 "Perhaps.",
+                "My order number is 7429.",
+                "My number is seven four two nine.",
                 "Five.",
                 "Berlin.",
             ),
