@@ -20,7 +20,7 @@ from agent_tts.config.settings import Agent
 from agent_tts.system.private_names import require
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
-LASTS_DB = 12.0  # by which a voice may be quieter than it began: vowels that are not stressed are
+SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
 PAUSE_S = 0.06  # without a voice, after which it may have ended: as long as a stop within a word lasts
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
@@ -55,7 +55,7 @@ def voice_params(agent: Agent, **others: float) -> VADParams:
 
 
 class VoiceDetector(SileroVADAnalyzer):
-    """Pipecat's detector, for sounds whose peaks reach `agent.level_db`; a voice that lasts needs less of all.
+    """Pipecat's detector, for voices that reach `agent.level_db` with a peak; one that lasts needs half the probability.
 
     Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and "No." never. With
     one probability for beginning and going on, a voice ends within words, most on the telephone, or begins in none.
@@ -77,12 +77,13 @@ class VoiceDetector(SileroVADAnalyzer):
         self._least_db = agent.level_db
         # The last peak as it falls, dB of full scale.
         self._level_db = -math.inf
-        # What was found last.
-        self._found = VADState.QUIET
+        # What was found last, and whether that voice has reached `agent.level_db`.
+        self._found, self._is_loud = VADState.QUIET, False
 
     async def analyze_audio(self, buffer: bytes) -> VADState:
-        state = await super().analyze_audio(buffer)
-        self._found = state
+        self._found = state = await super().analyze_audio(buffer)
+        if state is not VADState.QUIET and not self._is_loud:
+            state = VADState.STARTING  # it may be somebody else's
         pause_s = self._pause_s + len(buffer) / 2 / self.sample_rate if state is VADState.STOPPING else 0.0
         pauses, paused = (seconds >= PAUSE_S for seconds in (pause_s, self._pause_s))
         self._pause_s = pause_s
@@ -95,9 +96,8 @@ class VoiceDetector(SileroVADAnalyzer):
         peak = np.abs(np.frombuffer(buffer, "<i2").astype(np.int32)).max()
         self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
         confidence = float(np.max(super().voice_confidence(buffer))) * (1 if self._found is VADState.QUIET else 2)
-        lasts = self._found in (VADState.SPEAKING, VADState.STOPPING)
-        least_db = self._least_db - (LASTS_DB if lasts else 0.0)
-        return confidence if self._level_db >= least_db else 0.0
+        self._is_loud = self._level_db >= self._least_db or (self._is_loud and self._found is not VADState.QUIET)
+        return confidence if self._level_db >= self._least_db - SOFT_DB else 0.0
 
 
 class TurnDetector(LocalSmartTurnAnalyzerV3):

@@ -81,7 +81,7 @@ async def test_nobody_speaks_below_the_level(level_db: float) -> None:
 
 
 async def test_a_voice_may_fall_below_the_level_at_which_it_began() -> None:
-    """Vowels that are not stressed are 12 dB below others. Mutation: `LASTS_DB` is 0."""
+    """Vowels that are not stressed are 12 dB below others. Mutation: `SOFT_DB` is 0."""
     vad = detector(level_db=-12.0)
     heard = [await vad.analyze_audio(piece) for piece in pieces(bytes(IN_RATE) + spoken(LONG) + bytes(IN_RATE))]
     assert list(pairwise(heard)).count((VADState.STOPPING, VADState.QUIET)) == 1
