@@ -55,7 +55,7 @@ def voice_params(agent: Agent, **others: float) -> VADParams:
 
 
 class VoiceDetector(SileroVADAnalyzer):
-    """Pipecat's detector, for voices that reach `agent.level_db` with a peak; one that lasts needs half the probability.
+    """Pipecat's detector, for voices with a peak at `agent.level_db`; one that lasts needs half the probability.
 
     Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and "No." never. With
     one probability for beginning and going on, a voice ends within words, most on the telephone, or begins in none.

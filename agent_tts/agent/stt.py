@@ -28,6 +28,7 @@ from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 from pipecat.transcriptions.language import Language
 from pipecat.utils.time import time_now_iso8601
+from pipecat.utils.types import assert_given
 
 from agent_tts.agent.call import IN_RATE
 from agent_tts.config.settings import AgentStt
@@ -248,12 +249,12 @@ class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         """Recognise pcm_s16le. The `result` of a frame is how sure it is: the mean logarithm of a probability."""
         samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32_768
-        language = self._settings.language
+        language = cast("Language | None", assert_given(self._settings.language))
         heard = await asyncio.to_thread(lambda: list(self._shared.transcribe(samples, language=language)[0]))
         words = [one for one in heard if one.no_speech_prob < NO_SPEECH]
         if words:
             text, sure = " ".join(one.text.strip() for one in words), min(one.avg_logprob for one in words)
-            yield TranscriptionFrame(text, self._user_id, time_now_iso8601(), cast("Language | None", language), sure)
+            yield TranscriptionFrame(text, self._user_id, time_now_iso8601(), language, sure)
 
 
 class ScriptedSTT(SegmentedRecogniser):
@@ -300,7 +301,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> Any:
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
 
-    class ShortWhisper(WhisperModel):
+    class ShortWhisper(WhisperModel):  # type: ignore[misc]  # it has no types
         """Hears no more than a segment, and decodes one of less than `retry_s` seconds once.
 
         Whisper fills what it hears up to 30 s, which takes four times as long as a sentence. Its retries at higher
