@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from loguru import logger
@@ -26,7 +26,6 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
-from pipecat.transcriptions.language import Language
 from pipecat.utils.time import time_now_iso8601
 from pipecat.utils.types import assert_given
 
@@ -40,6 +39,7 @@ from agent_tts.system.threads import in_daemon
 PROGRESS_S = 1.0  # between two updates of a download's progress
 LONGEST_S = 30.0  # of a segment: Whisper hears so much at once; the event loop copies a longer one for too long
 FRAMES_PER_S = 100  # of Whisper's input
+SILENCE_S = 0.5  # behind a segment: Pipecat's
 MOST_WAITING = 8  # segments of a call that are heard or recognised; what is said meanwhile is recognised too late
 NO_SPEECH = 0.6  # the probability from which there are no words: Whisper's own; Pipecat's 0.4 drops "Two."
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
@@ -153,7 +153,7 @@ class RecognisingFrame(ControlFrame):
     interruptible: bool = field(default=False, init=False)
 
 
-_BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking _trailing_silence"
+_BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking"
 require("pipecat-ai", {SegmentedSTTService: _BUFFER})
 
 
@@ -177,7 +177,7 @@ class SegmentedRecogniser(SegmentedSTTService):
         """The voice pauses, or goes on."""
         await self._drop_ahead()
         if pauses and self._user_speaking and self.is_usable and self._waiting <= MOST_WAITING:
-            audio = bytes(self._audio_buffer) + self._trailing_silence()
+            audio = bytes(self._audio_buffer) + bytes(round(SILENCE_S * self.sample_rate) * 2)
             self._ahead = self.create_task(_all_of(self.run_stt(audio)), name="recognition in a pause")
 
     async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection) -> None:
@@ -249,12 +249,13 @@ class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         """Recognise pcm_s16le. The `result` of a frame is how sure it is: the mean logarithm of a probability."""
         samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32_768
-        language = cast("Language | None", assert_given(self._settings.language))
+        settings: Any = self._settings
+        language = assert_given(settings.language)
         heard = await asyncio.to_thread(lambda: list(self._shared.transcribe(samples, language=language)[0]))
         words = [one for one in heard if one.no_speech_prob < NO_SPEECH]
         if words:
             text, sure = " ".join(one.text.strip() for one in words), min(one.avg_logprob for one in words)
-            yield TranscriptionFrame(text, self._user_id, time_now_iso8601(), language, sure)
+            yield TranscriptionFrame(text, "", time_now_iso8601(), language, sure)
 
 
 class ScriptedSTT(SegmentedRecogniser):
