@@ -14,7 +14,7 @@ from agent_tts.engine.base import Engine
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
 
 DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -57,10 +57,8 @@ def create_engine(settings: Settings) -> Engine:
 
 
 def _hibari(settings: Settings) -> Engine:
-    try:
+    with needing("voice"):
         from agent_tts.engine.hibari.engine import HibariEngine
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
     return HibariEngine(settings, settings.slots)
 
 
@@ -70,12 +68,10 @@ def _qwen3(settings: Settings) -> Engine:
     laps = Laps()
     wants_gpu = settings.qwen3.device not in ("cpu", "mps")
     with begun_ahead() if wants_gpu else nullcontext():
-        try:
+        with needing("qwen"):
             import torch
 
             from agent_tts.engine.qwen3.engine import Qwen3Engine
-        except ImportError as error:
-            raise SettingsError(f"{error.name} is not installed: {to_install('qwen')}") from error
         laps.end("libraries")
         on_gpu = wants_gpu and torch.cuda.is_available()
         engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))
