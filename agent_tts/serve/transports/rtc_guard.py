@@ -38,6 +38,7 @@ from agent_tts.serve.transports.aiortc_private import (
     forget_checks,
     ice_of,
     protocols_of,
+    receive_at_once,
     receive_into,
 )
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
@@ -141,6 +142,7 @@ class PeerGuard:
         self._replace(sctp, SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
             self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, self._is_no_nack, None))
+            receive_at_once(transceiver.receiver)
             self._replace(transceiver.receiver, ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
         self._ties.callback(transport.remove_all_listeners)
         self._ties.callback(forget_checks, ice)
