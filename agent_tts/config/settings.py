@@ -462,7 +462,9 @@ class Settings(Section):
     )
     queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
-    normalize: bool = Field(False, description="default of normalize: numbers, money and dates as words")
+    normalize: bool | None = Field(
+        None, description="default of normalize: numbers, money and dates as words; null: with hibari and espeak alone"
+    )
     lexicon: dict[str, Any] = Field(
         {}, description="how words are said in every voice: nginx: engine x; or GIF: {ipa: dʒɪf, alias: jif}"
     )
