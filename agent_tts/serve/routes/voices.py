@@ -285,15 +285,13 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     If the client leaves before the answer, the voice is not added.
     """
     node = node_of(request)
-    content_type = request.headers.get("content-type", "")
     if node.service.draining:
         raise Draining
     enrolment = _enrolment(node)
     with await node.guard.admit(client):
         # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
-        clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
-        with await node.guard.place("new voices", client):
-            new = await read_as(request, partial(parse, content_type), clip_bytes)
+        is_form = _is_form(request.headers.get("content-type", ""))
+        new = await _uploaded(request, client, parse, node.settings.voices.clip_bytes if is_form else 0)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         if not isinstance(new, NewDesign) and new.consent.startswith(CONSENT_ID):
             new = new.model_copy(update={"consent": _stated(new.consent)})
@@ -329,10 +327,7 @@ async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
     node, settings = node_of(request), node_of(request).settings.voices
     _enrolment(node)
     with await node.guard.admit(client):
-        with await node.guard.place("new voices", client):
-            content_type = request.headers.get("content-type", "")
-            form = await read_as(request, partial(multipart.parse, content_type), settings.clip_bytes)
-        new = _checked(NewConsent, form)
+        new = _checked(NewConsent, await _uploaded(request, client, multipart.parse, settings.clip_bytes))
         with await node.guard.place("clips", client):
             try:
                 await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
@@ -460,15 +455,19 @@ async def detect_speech(request: Request, client: Authorized) -> Detection:
     """Look for the marks of this project's nodes in an audio file, which is not kept."""
     node, settings = node_of(request), node_of(request).settings
     with await node.guard.admit(client):
-        with await node.guard.place("new voices", client):
-            content_type = request.headers.get("content-type", "")
-            form = await read_as(request, partial(multipart.parse, content_type), settings.voices.clip_bytes)
+        form = await _uploaded(request, client, multipart.parse, settings.voices.clip_bytes)
         clip = form.pop("audio_sample", None)
         if not isinstance(clip, bytes) or form:
             raise InvalidRequest(f"audio_sample: must be a file in {multipart.CONTENT_TYPE}, and alone", "audio_sample")
         folder = None if settings.watermark == "none" else Path(settings.audioseal.source)
         with await node.guard.place("clips", client):
             return await _unless_gone(request.receive, detect(clip, folder, max_s=settings.voices.clip_s))
+
+
+async def _uploaded(request: Request, client: Client, parse: Callable[[str, bytes], T], file_bytes: int) -> T:
+    """A body that may have a clip, of which few are received at once, as `parse` makes it of its type and its bytes."""
+    with await node_of(request).guard.place("new voices", client):
+        return await read_as(request, partial(parse, request.headers.get("content-type", "")), file_bytes)
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
