@@ -12,17 +12,12 @@ from functools import cache
 
 from agent_tts.text.chars import PICTOGRAPH, WIDE_CLAUSE_MARKS, spread
 from agent_tts.text.spoken.de import German
+from agent_tts.text.spoken.east import Chinese, Japanese, Korean
 from agent_tts.text.spoken.en import English
-from agent_tts.text.spoken.es import Spanish
-from agent_tts.text.spoken.fr import French
-from agent_tts.text.spoken.it import Italian
-from agent_tts.text.spoken.ja import Japanese
-from agent_tts.text.spoken.ko import Korean
-from agent_tts.text.spoken.pt import Portuguese
+from agent_tts.text.spoken.romance import French, Italian, Portuguese, Spanish
 from agent_tts.text.spoken.ru import Russian
 from agent_tts.text.spoken.runs import ITEM, MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, is_code
-from agent_tts.text.spoken.zh import Chinese
 from agent_tts.text.words import MARKS, UNSPACED
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
@@ -44,7 +39,7 @@ Chars = list[tuple[str, int]]
 
 
 # To add a language, give it a column of `words.tsv` and a part of `languages.toml`, and write a class like that of
-# `es.py`, or, for a script without spaces between a number and what follows, like that of `ja.py`. Text in others is
+# `de.py`, or, for a script without spaces between a number and what follows, like those of `east.py`. Text in others is
 # left to the engine.
 TABLES: dict[str, type[Table]] = {
     "de": German,
