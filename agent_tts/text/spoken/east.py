@@ -47,7 +47,7 @@ class Chinese(Runs):
     def year(self, written: str) -> str:
         return f"{self.digits(written)}年"
 
-    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+    def clock(self, hour: str, minutes: str, seconds: str | None = None) -> str:
         said, exact = f"{self.count(str(int(hour)))}点", int(seconds or 0)
         if minutes != "00" or exact:
             said += f"{self.number(minutes)}分"
@@ -94,7 +94,7 @@ class Japanese(Runs):
     def year(self, written: str) -> str:
         return f"{self.number(written)}年"
 
-    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+    def clock(self, hour: str, minutes: str, seconds: str | None = None) -> str:
         parts = [(int(hour), "時"), (int(minutes), "分"), (int(seconds or 0), "秒")]
         while len(parts) > 1 and not parts[-1][0]:
             parts.pop()
@@ -124,7 +124,7 @@ class Korean(Runs):
     def month(self, number: int) -> str:
         return _MONTHS.get(number) or self.cardinal(number)
 
-    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+    def clock(self, hour: str, minutes: str, seconds: str | None = None) -> str:
         said, past, exact = _hour(int(hour)), int(minutes), int(seconds or 0)
         if past or exact:
             said += f" {self.cardinal(past)} 분"

@@ -132,7 +132,7 @@ class Runs(Numerals):
     def month(self, number: int) -> str:
         return self.cardinal(number)
 
-    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+    def clock(self, hour: str, minutes: str, seconds: str | None = None) -> str:
         """A time of the day."""
         raise NotImplementedError
 
@@ -254,7 +254,7 @@ class Runs(Numerals):
 
     def _from_to(self, match: re.Match[str], _: str) -> str:
         """9:00-10:30."""
-        first, last = (self.clock(*time.split(":"), None) for time in match.groups())
+        first, last = (self.clock(*time.split(":")) for time in match.groups())
         return f"{first}{self.between.to}{last}"
 
     def _amounts(self, match: re.Match[str], _: str) -> str:
