@@ -330,15 +330,16 @@ class Gatherer:
 
     async def _relay(self, component: int, server: tuple[str, int]) -> tuple[Candidate, StunProtocol]:
         ice = self._connection
+        name = server_name(server[0], AF_UNSPEC, ice.turn_ssl)
+        address = await name.at(server[1])
         return await relayed_candidate(
             component=component,
             hide_related_address=False,
             protocol_factory=self._socket,
-            # A certificate has the name.
-            turn_server=server if ice.turn_ssl else await server_name(server[0], AF_UNSPEC).at(server[1]),
+            turn_server=address,
             turn_username=ice.turn_username,
             turn_password=ice.turn_password,
-            turn_ssl=ice.turn_ssl,
+            turn_ssl=name.tls or False,  # type: ignore[arg-type] # it goes to `create_connection`
             turn_transport=ice.turn_transport,
         )
 
