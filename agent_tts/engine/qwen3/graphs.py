@@ -86,6 +86,12 @@ class StepResult:
     ended: NDArray[np.bool_]  # [n]
     finite: NDArray[np.bool_]  # [n]
 
+    def of(self, rows: Sequence[bool]) -> StepResult:
+        """Of those rows alone; a copy."""
+        return StepResult(
+            *(array[np.array(rows, np.bool_)] for array in (self.codes, self.pcm, self.ended, self.finite))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
