@@ -88,9 +88,8 @@ class StepResult:
 
     def of(self, rows: Sequence[bool]) -> StepResult:
         """Of those rows alone; a copy."""
-        return StepResult(
-            *(array[np.array(rows, np.bool_)] for array in (self.codes, self.pcm, self.ended, self.finite))
-        )
+        of = np.array(rows, np.bool_)
+        return StepResult(self.codes[of], self.pcm[of], self.ended[of], self.finite[of])
 
 
 @dataclass(frozen=True, slots=True)
