@@ -66,7 +66,13 @@ def turn_taking(
     """When the user's turn begins and ends."""
     if stt is None:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
-    pause = stt.pause if isinstance(stt, SegmentedRecogniser) else None
+    detector = TurnDetector(agent.turn_silence_s)
+
+    async def pause(pauses: bool) -> None:  # in which both begin: the voice may have ended
+        detector.pause(pauses)
+        if isinstance(stt, SegmentedRecogniser):
+            await stt.pause(pauses)
+
     return LLMUserAggregatorParams(
         vad_analyzer=VoiceDetector(agent, on_pause=pause),
         user_turn_strategies=UserTurnStrategies(
@@ -75,7 +81,7 @@ def turn_taking(
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[(EarlyAnswer if early else TurnEnd)(TurnDetector(agent.turn_silence_s), context, agent)],
+            stop=[(EarlyAnswer if early else TurnEnd)(detector, context, agent)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words
