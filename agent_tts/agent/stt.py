@@ -150,7 +150,7 @@ class RecognisingFrame(ControlFrame):
 
 
 _BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking"
-require("pipecat-ai", {SegmentedSTTService: _BUFFER})
+require("pipecat-ai", {SegmentedSTTService: _BUFFER, WhisperSTTService: "_load _model"})
 
 
 class SegmentedRecogniser(SegmentedSTTService):
