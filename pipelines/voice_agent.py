@@ -19,15 +19,16 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.services.llm_service import LLMService
+from pipecat.services.stt_service import STTService
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.call import Call
 from agent_tts.agent.detectors import TurnDetector, VoiceDetector
-from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
+from agent_tts.agent.stt import SegmentedRecogniser
 from agent_tts.agent.turn_end import TurnEnd
 from agent_tts.config.settings import Agent
 
@@ -39,7 +40,7 @@ def build(call: Call) -> Pipeline:
     playout = Playout(call.turns, call.tts, call.transport.output())
     context = OneMessageContext()
     early = isinstance(call.llm, LLMService)  # which holds an early answer back
-    user = turn_taking(call.settings, context, hears=call.stt is not None, early=early)
+    user = turn_taking(call.settings, context, call.stt, early=early)
     pair = LLMContextAggregatorPair(context, user_params=user)
     parts = [
         call.transport.input(),
@@ -59,20 +60,27 @@ def build(call: Call) -> Pipeline:
 
 
 def turn_taking(
-    agent: Agent, context: OneMessageContext, *, hears: bool, early: bool = False
+    agent: Agent, context: OneMessageContext, stt: STTService | None, *, early: bool = False
 ) -> LLMUserAggregatorParams:
     """When the user's turn begins and ends."""
-    if not hears:  # without recognition a voice must not hold the answers
+    if stt is None:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
+    detector = TurnDetector(agent.turn_silence_s)
+
+    async def pause(pauses: bool) -> None:  # in which both begin: the voice may have ended
+        detector.pause(pauses)
+        if isinstance(stt, SegmentedRecogniser):
+            await stt.pause(pauses)
+
     return LLMUserAggregatorParams(
-        vad_analyzer=VoiceDetector(agent),
+        vad_analyzer=VoiceDetector(agent, on_pause=pause),
         user_turn_strategies=UserTurnStrategies(
             # BargeIn interrupts, when words are recognised.
             start=[
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[(EarlyAnswer if early else TurnEnd)(TurnDetector(agent.turn_silence_s), context, agent)],
+            stop=[TurnEnd(detector, context, agent, agent.early_answers if early else 0)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words

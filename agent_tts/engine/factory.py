@@ -14,7 +14,8 @@ from agent_tts.engine.base import Engine
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
+from agent_tts.text.normalize import prepare
 
 DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -38,6 +39,7 @@ def create_engine(settings: Settings) -> Engine:
     name = chosen_engine(settings)
     if settings.watermark != "none" and name != "qwen3":
         raise SettingsError(f"watermark: only the engine qwen3 marks its speech, this node's is {name}: leave it out")
+    prepare()
     slots = settings.slots or DEFAULT_SLOTS
     if name == "tone":
         from agent_tts.engine.tone import ToneEngine
@@ -57,10 +59,8 @@ def create_engine(settings: Settings) -> Engine:
 
 
 def _hibari(settings: Settings) -> Engine:
-    try:
+    with needing("voice"):
         from agent_tts.engine.hibari.engine import HibariEngine
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
     return HibariEngine(settings, settings.slots)
 
 
@@ -70,12 +70,10 @@ def _qwen3(settings: Settings) -> Engine:
     laps = Laps()
     wants_gpu = settings.qwen3.device not in ("cpu", "mps")
     with begun_ahead() if wants_gpu else nullcontext():
-        try:
+        with needing("qwen"):
             import torch
 
             from agent_tts.engine.qwen3.engine import Qwen3Engine
-        except ImportError as error:
-            raise SettingsError(f"{error.name} is not installed: {to_install('qwen')}") from error
         laps.end("libraries")
         on_gpu = wants_gpu and torch.cuda.is_available()
         engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))

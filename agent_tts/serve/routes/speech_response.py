@@ -209,7 +209,7 @@ class SpeechResponse(Response):
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 if self._seal is not None:
-                    admitted.enter_context(await self._node.guard.place("whole files"))
+                    admitted.enter_context(await self._node.guard.place("whole files", self._client))
                 self._node.metrics.usage.check(owner, sum(len(text) for text, _ in self._then) + len(self._text))
                 utterance = self._open(self.resolved, owner)
             except SpeechError as error:
@@ -246,7 +246,7 @@ class SpeechResponse(Response):
     async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
-        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text), SLICE_CHARS))
+        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text) or 1, SLICE_CHARS))
         while True:
             if rest and not utterance.stopped:
                 async with encoder:
