@@ -89,14 +89,6 @@ class Page:
         await self.call("Page.navigate", url=url)
         await self.until(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
 
-    async def forget(self) -> None:
-        """Leave the page, and remove what it and those before it in this tab have stored."""
-        origins = {"/".join(url.split("/")[:3]) for url in self.requests if url.startswith("http")}
-        await self.call("Page.navigate", url="about:blank")
-        for origin in origins:
-            await self.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
-        await self.call("Network.clearBrowserCache")
-
     async def js(self, expression: str) -> Any:
         """Value of an expression; awaits a promise.
 
@@ -227,8 +219,8 @@ class DevTools:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         # Tabs by DevTools session.
         self._pages: dict[str, Page] = {}
-        # Contexts in which nothing is stored or allowed, and no tab is open.
-        self._contexts: list[str] = []
+        # Contexts in which nothing is allowed and no tab is open, and the origins of what is stored in each.
+        self._contexts: dict[str, set[str]] = {}
 
     async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Send one command. Cancelling it drops the answer."""
@@ -247,26 +239,29 @@ class DevTools:
     async def page(self) -> AsyncIterator[Page]:
         """A tab with its own storage; closed at the end of the block.
 
-        A tab that is closed leaves its context for the next one, without what it stored and was allowed: to make one
-        takes as long as to load a page.
+        A tab that is closed leaves its context for the next one, which removes what it stored: to make a context takes
+        as long as to load a page.
         """
         made = None if self._contexts else await self.call("Target.createBrowserContext")
-        context = made["browserContextId"] if made else self._contexts.pop()
-        is_clean = False
+        context, origins = (made["browserContextId"], set()) if made else self._contexts.popitem()
+        is_left = False
         try:
             target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
             attached = await self.call("Target.attachToTarget", targetId=target, flatten=True)
             page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"], context)
             for domain in ("Page", "Runtime", "Log", "Network"):
                 await page.call(f"{domain}.enable")
+            for origin in origins:
+                await page.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
             yield page
-            await page.forget()
+            origins = {"/".join(url.split("/")[:3]) for url in page.requests if url.startswith("http")}
+            await page.call("Page.navigate", url="about:blank")  # what it does as it is left comes before the next
             await self.call("Target.closeTarget", targetId=target)
             await self.call("Browser.resetPermissions", browserContextId=context)
-            is_clean = True
+            is_left = True
         finally:
-            if is_clean:
-                self._contexts.append(context)
+            if is_left:
+                self._contexts[context] = origins
             else:
                 await self.call("Target.disposeBrowserContext", browserContextId=context)
 
