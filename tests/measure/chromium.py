@@ -243,7 +243,7 @@ class DevTools:
         as long as to load a page.
         """
         made = None if self._contexts else await self.call("Target.createBrowserContext")
-        context, origins = (made["browserContextId"], set()) if made else self._contexts.popitem()
+        context, origins = (str(made["browserContextId"]), set[str]()) if made else self._contexts.popitem()
         is_left = False
         try:
             target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
