@@ -11,9 +11,8 @@ import httpx
 from agent_tts.agent.server import AgentServer
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.loading import data_folder
-from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
-from tests.support import RunningNode, running_app, settings_of, taken
+from tests.support import RunningNode, app_of, running_app, settings_of, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ async def running_agent(
     node: dict[str, Any] | None = None,
     **agent: Any,
 ) -> AsyncIterator[RunningAgent]:
-    """A node with the espeak engine and an agent, in this event loop.
+    """A node with the espeak engine and an agent, all in this event loop.
 
     Args:
         llm: the server's address, or settings of `agent.llm`.
@@ -65,7 +64,7 @@ async def running_agent(
     llm = {"base_url": llm} if isinstance(llm, str) else llm
     settings = settings_of(engine="espeak", agent={"llm": llm, "stt": stt, **agent}, **node or {})
     server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
-    async with running_app(create_app(settings, extension=server)) as running:
+    async with running_app(app_of(settings, server)) as running:
         yield RunningAgent(running.url, running, server)
 
 
