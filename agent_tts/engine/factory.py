@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from loguru import logger
 
@@ -45,23 +47,27 @@ def create_engine(settings: Settings) -> Engine:
         return ToneEngine(settings, slots)
     if name == "qwen3":
         return _qwen3(settings)
+    if name == "vox":
+        return _installed("vox", "VoxEngine", "vox")(settings, settings.slots or 0)
     try:
         from agent_tts.engine.espeak.engine import EspeakEngine
         from agent_tts.engine.espeak.workers import EspeakError
     except ImportError as error:
         raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
     try:
-        return _hibari(settings) if name == "hibari" else EspeakEngine(settings, slots)
+        if name == "hibari":
+            return _installed("hibari", "HibariEngine", "voice")(settings, settings.slots)
+        return EspeakEngine(settings, slots)
     except (EspeakError, OSError) as error:
         raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader anew") from error
 
 
-def _hibari(settings: Settings) -> Engine:
+def _installed(module: str, name: str, extra: str) -> Any:
+    """The class of an engine. Raises SettingsError: a library of it is not installed."""
     try:
-        from agent_tts.engine.hibari.engine import HibariEngine
+        return getattr(import_module(f"agent_tts.engine.{module}.engine"), name)
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
-    return HibariEngine(settings, settings.slots)
+        raise SettingsError(f"{error.name} is not installed: {to_install(extra)}") from error
 
 
 def _qwen3(settings: Settings) -> Engine:

@@ -37,10 +37,10 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText, StepCommand, StepEvent
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.options import (
     CommonOptions,
     DesignedVoice,
