@@ -5,6 +5,8 @@ A message says what is wrong and what is allowed. It leaves the node, so it has 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 RETRY_MS = 500  # default time after which a client may try again
@@ -181,6 +183,15 @@ class SettingsError(ValueError):
 def to_install(extra: str) -> str:
     """The command for a part of the package. No index has it yet: it comes from a checkout."""
     return f"pip install '.[{extra}]' in a checkout"
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Raise SettingsError, which says how to get it, where a package of a part of agent-tts is not there to import."""
+    try:
+        yield
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed: {to_install(extra)}") from error
 
 
 def cut_short(audio_ms: int) -> SpeechError:

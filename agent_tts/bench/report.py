@@ -21,7 +21,7 @@ from rich.table import Table
 
 from agent_tts import __version__
 from agent_tts.doctor.gpu import gpus
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,13 +85,11 @@ class Plot:
         if path.suffix.lower() not in PLOT_SUFFIXES:
             raise SettingsError(f"--plot {path.name}: the name ends in one of {', '.join(PLOT_SUFFIXES)}")
         check_output("--plot", path)
-        try:
+        with needing("bench"):
             import matplotlib
 
             matplotlib.use("agg")
             from matplotlib.figure import Figure
-        except ImportError:
-            raise SettingsError(f"--plot needs matplotlib: {to_install('bench')}") from None
         self._path = path
         self._figure = Figure(figsize=(8, 4.5), layout="constrained")
         self.axes: Axes = self._figure.add_subplot()

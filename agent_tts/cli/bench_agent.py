@@ -24,9 +24,9 @@ from agent_tts.bench.runner import CLIENT_LATE_MS
 from agent_tts.bench.scripted_llm import scripted_llm
 from agent_tts.bench.statistics import lag_watched, percentiles, together
 from agent_tts.cli.bench import AgentOptions
-from agent_tts.cli.bench_measurements import limits, missing_package, progress, run
+from agent_tts.cli.bench_measurements import limits, progress, run
 from agent_tts.client.connection import ConnectionLost, http_url
-from agent_tts.errors import SpeechError
+from agent_tts.errors import SpeechError, needing
 
 LOOKS, LOOK_S = 600, 0.2  # whether a recogniser is there
 SPARE_CALLS = 4  # of a node that is started: a call that has ended is one for a moment longer
@@ -38,13 +38,11 @@ def agent(options: AgentOptions) -> int:
     """Call, measure, print and write down; 1 if a figure is over its threshold. Raises SettingsError."""
     script = script_of(options.scenarios)
     folder = options.recordings or Path(options.scenarios).parent
-    try:
+    with needing("quality"):
         recogniser = Recogniser(options.whisper)
-        with progress("speaking", len(script.scenarios)) as advance:
-            wanted = [(voiced(scenario, folder), advance())[0] for scenario in script.scenarios]
-        about, done, lag_ms = run(measured(options, script, wanted))
-    except ImportError as error:
-        raise missing_package(error, "voice" if error.name == "hibari" else "quality") from None
+    with needing("voice"), progress("speaking", len(script.scenarios)) as advance:
+        wanted = [(voiced(scenario, folder), advance())[0] for scenario in script.scenarios]
+    about, done, lag_ms = run(measured(options, script, wanted))
     with progress("listening", len(done)) as advance:
         for one in done:
             recognise(one, recogniser)
@@ -87,7 +85,9 @@ async def opened(options: AgentOptions, script: AgentScript) -> AsyncIterator[tu
             llm = stack.enter_context(scripted_llm(script.answer_to))
             room = {"agent__calls": callers + SPARE_CALLS, **limits(callers)}
             settings = {"agent__llm__base_url": llm, "agent__stt__model": whisper_source(options.whisper), **room}
-            url = (await stack.enter_async_context(own_node("agent", **settings | options.node.settings))).url
+            scripted = {key.replace(".", "__"): value for key, value in script.settings.items()}
+            node = own_node("agent", **settings | scripted | options.node.settings)
+            url = (await stack.enter_async_context(node)).url
             await _hearing(url)
         yield partial(node_line, http_url(url), key), {"url": url}
 

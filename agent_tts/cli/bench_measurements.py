@@ -43,7 +43,7 @@ from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
 from agent_tts.serve.fronts import FEWEST_CONNECTIONS
 
 if TYPE_CHECKING:
@@ -135,11 +135,9 @@ def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
     if not options.has_model:
         yield None
         return
-    try:
+    with needing("qwen"):
         from agent_tts.bench.checkpoint import SyntheticClone, add_clones, write
         from agent_tts.model.config import ModelConfig
-    except ImportError as error:
-        raise missing_package(error) from error
     with ExitStack() as stack:
         made = Path(stack.enter_context(TemporaryDirectory(prefix="agent-tts-")))
         if options.model is not None:
@@ -155,11 +153,6 @@ def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
             add_clones(made / "voices", SyntheticClone.synthetic(config.talker.hidden_size, config.codec.codebook_size))
             settings["voices__folder"] = str(made / "voices")
         yield BenchCheckpoint(folder, config, settings)
-
-
-def missing_package(error: ImportError, extra: str = "qwen") -> SettingsError:
-    """The error for a package that comes with an extra of agent-tts."""
-    return SettingsError(f"{error.name} is not installed: {to_install(extra)}")
 
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
@@ -397,10 +390,8 @@ def played(options: cli.MixOptions) -> Told:
 
 
 def trace(options: cli.TraceOptions) -> None:
-    try:
+    with needing("otel"):
         from agent_tts.bench import trace as stages
-    except ImportError as error:
-        raise SettingsError(f"bench trace needs OpenTelemetry: {to_install('otel')}") from error
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
     wanted = at_random(cli.numbers("--rate", options.rate, float), **fields)
     with stages.collector() as spans:
@@ -503,11 +494,9 @@ def frame(options: cli.FrameOptions) -> None:
     if kinds != ["nothing"] and not options.fused:
         raise SettingsError("--fp8 is for fused kernels alone: leave --no-fused out")
     sizes, outputs = cli.numbers("--batches", options.batches, int), cli.Outputs(json=options.json)
-    try:
+    with needing("qwen"):
         from agent_tts.bench import frame as frames
         from agent_tts.model.quantised import EightBits
-    except ImportError as error:
-        raise missing_package(error) from error
     name = f"synthetic {options.synthetic}" if options.synthetic is not None else "checkpoint"
     speech = frames.synthetic(options.synthetic) if options.synthetic else frames.load(options.model or Path())
     runs = [

@@ -24,7 +24,6 @@ from agent_tts.cli.bench import MixOptions, NodeOptions, PeersOptions, VoiceOpti
 from agent_tts.cli.bench_measurements import (
     BenchCheckpoint,
     checkpoint,
-    missing_package,
     played,
     print_memory,
     progress,
@@ -32,7 +31,7 @@ from agent_tts.cli.bench_measurements import (
     target,
 )
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
-from agent_tts.errors import SettingsError, SpeechError
+from agent_tts.errors import SettingsError, SpeechError, needing
 
 MODULE = "agent_tts.bench.peer_process"
 LOAD_S = 600.0  # timeout of loading a model and of the warm-up requests
@@ -179,10 +178,8 @@ def _on_both(options: PeersOptions, trace: str) -> None:
 
 def _where(device: str, dtype: str) -> tuple[str, str]:
     """The device and the dtype, chosen where they are auto. Raises SettingsError: there is no such device or dtype."""
-    try:
+    with needing("qwen"):
         import torch
-    except ImportError as error:
-        raise missing_package(error) from None
     cuda = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     known = ["cpu", *(["cuda"] if cuda else []), *cuda]
     if device == "auto":

@@ -27,8 +27,8 @@ from agent_tts.bench.quality import (
 )
 from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
 from agent_tts.cli.bench import NodeOptions, QualityOptions, names, numbers
-from agent_tts.cli.bench_measurements import limits, missing_package, progress, run, target
-from agent_tts.errors import SettingsError
+from agent_tts.cli.bench_measurements import limits, progress, run, target
+from agent_tts.errors import SettingsError, needing
 
 WAYS = ("live", "whole")
 TITLE_CHARS, COLUMN_CHARS = 24, 20  # of a table
@@ -107,11 +107,9 @@ def quality(options: QualityOptions) -> int:
     runs_to_be = [name for _, some in plan for name in some]
     before = baseline(options.baseline, runs_to_be) if options.baseline is not None else {}
     clip = read_clip(options.clip) if options.clip is not None else None
-    try:
+    with needing("quality"):
         recogniser = Recogniser(options.whisper)
         judge = Judge(recogniser, speaker=options.speaker, clip=clip)
-    except ImportError as error:
-        raise missing_package(error, "quality") from None
     for kind in texts:
         if not recogniser.speaks(kind[:2]):
             raise SettingsError(f"--whisper {options.whisper} knows English alone: --texts {kind} needs another one")

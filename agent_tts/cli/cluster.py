@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from agent_tts.cli.options import Config, Set, command_of, settings_of
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
 
 cluster = typer.Typer(
     no_args_is_help=True, help="Many machines behind one address: Ray supervises, HAProxy carries the callers."
@@ -228,10 +228,8 @@ def _authenticate(folder: Path, token: str | None, head: str) -> None:
 
 def _folder(folder: Path | None) -> Path:
     """The folder of this machine's state. Raises SettingsError: Ray is not installed."""
-    try:
+    with needing("cluster"):
         import ray.serve  # noqa: F401
-    except ImportError:
-        raise SettingsError(f"a cluster needs Ray: {to_install('cluster')}") from None
     from agent_tts.cluster.kept_node import DEFAULT_FOLDER
 
     return (folder or Path(DEFAULT_FOLDER)).expanduser().absolute()

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from agent_tts.config.hub import local_folder
 from agent_tts.config.settings import Checkpoint
 from agent_tts.engine.vox import files
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import needing
 
 
 def convert(model: str, type_: str) -> None:
@@ -20,10 +20,6 @@ def convert(model: str, type_: str) -> None:
     console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(type_, total=None)
-        try:
-            path, digest = files.convert(
-                folder, type_, lambda done, total: shown.update(task, completed=done, total=total)
-            )
-        except ImportError as error:
-            raise SettingsError(f"{error.name} is not installed: {to_install('vox')}") from error
+        with needing("vox"):
+            path, digest = files.convert(folder, type_, lambda *now: shown.update(task, completed=now[0], total=now[1]))
     console.print(f"agent-tts: {path}, sha256 {digest}: for the experimental engine vox, vox.type={type_}")

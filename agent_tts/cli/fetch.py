@@ -12,7 +12,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
 
 ANSWER_S = 30.0  # longest wait for the next bytes
 
@@ -22,11 +22,10 @@ def fetch(names: Sequence[str] | None) -> None:
 
     Raises SettingsError: hibari is not installed or has no such voice, or one cannot be fetched or stored.
     """
-    try:
+    with needing("voice"):
+        from hibari import voices
+
         from agent_tts.engine.hibari.speech import installed
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: {to_install('voice')}") from error
-    from hibari import voices
 
     if unknown := sorted({*(names or ())} - voices.VOICES.keys()):
         raise SettingsError(f"hibari has no voice {', '.join(unknown)}: it has {', '.join(voices.VOICES)}")

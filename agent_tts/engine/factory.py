@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from loguru import logger
 
@@ -16,7 +14,8 @@ from agent_tts.engine.base import Engine
 from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
-from agent_tts.errors import SettingsError, to_install
+from agent_tts.errors import SettingsError, needing
+from agent_tts.text.normalize import prepare
 
 DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -40,6 +39,7 @@ def create_engine(settings: Settings) -> Engine:
     name = chosen_engine(settings)
     if settings.watermark != "none" and name != "qwen3":
         raise SettingsError(f"watermark: only the engine qwen3 marks its speech, this node's is {name}: leave it out")
+    prepare()
     slots = settings.slots or DEFAULT_SLOTS
     if name == "tone":
         from agent_tts.engine.tone import ToneEngine
@@ -48,26 +48,24 @@ def create_engine(settings: Settings) -> Engine:
     if name == "qwen3":
         return _qwen3(settings)
     if name == "vox":
-        return _installed("vox", "VoxEngine", "vox")(settings, settings.slots or 0)
+        with needing("vox"):
+            from agent_tts.engine.vox.engine import VoxEngine
+        return VoxEngine(settings, settings.slots or 0)
     try:
         from agent_tts.engine.espeak.engine import EspeakEngine
         from agent_tts.engine.espeak.workers import EspeakError
     except ImportError as error:
         raise SettingsError(f"espeak-ng is not there ({error}): install espeakng-loader") from error
     try:
-        if name == "hibari":
-            return _installed("hibari", "HibariEngine", "voice")(settings, settings.slots)
-        return EspeakEngine(settings, slots)
+        return _hibari(settings) if name == "hibari" else EspeakEngine(settings, slots)
     except (EspeakError, OSError) as error:
         raise SettingsError(f"espeak-ng cannot be loaded ({error}): install espeakng-loader anew") from error
 
 
-def _installed(module: str, name: str, extra: str) -> Any:
-    """The class of an engine. Raises SettingsError: a library of it is not installed."""
-    try:
-        return getattr(import_module(f"agent_tts.engine.{module}.engine"), name)
-    except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed: {to_install(extra)}") from error
+def _hibari(settings: Settings) -> Engine:
+    with needing("voice"):
+        from agent_tts.engine.hibari.engine import HibariEngine
+    return HibariEngine(settings, settings.slots)
 
 
 def _qwen3(settings: Settings) -> Engine:
@@ -76,12 +74,10 @@ def _qwen3(settings: Settings) -> Engine:
     laps = Laps()
     wants_gpu = settings.qwen3.device not in ("cpu", "mps")
     with begun_ahead() if wants_gpu else nullcontext():
-        try:
+        with needing("qwen"):
             import torch
 
             from agent_tts.engine.qwen3.engine import Qwen3Engine
-        except ImportError as error:
-            raise SettingsError(f"{error.name} is not installed: {to_install('qwen')}") from error
         laps.end("libraries")
         on_gpu = wants_gpu and torch.cuda.is_available()
         engine = Qwen3Engine(settings, settings.slots or (DEFAULT_SLOTS if on_gpu else CPU_SLOTS))

@@ -174,5 +174,4 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low = F.linear(x, self.down) * self._bank.now
-        out: Tensor = self.linear(x) + F.linear(low, self.up)
-        return out
+        return self.linear(x) + F.linear(low, self.up)

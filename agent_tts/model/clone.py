@@ -117,8 +117,7 @@ class SpeakerBlock(nn.Module):
         self.se_block = SqueezeExcitation(channels, config.enc_se_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
-        return out
+        return x + self.se_block(self.tdnn2(self.res2net_block(self.tdnn1(x))))
 
 
 class AttentiveStatistics(nn.Module):
@@ -231,8 +230,7 @@ class StridedConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (kernel,), (stride,) = self.conv.kernel_size, self.conv.stride
-        out: Tensor = self.conv(F.pad(x, (kernel - stride, -x.shape[-1] % stride), self.padding))
-        return out
+        return self.conv(F.pad(x, (kernel - stride, -x.shape[-1] % stride), self.padding))
 
 
 class EncoderResidual(nn.Module):
@@ -246,8 +244,7 @@ class EncoderResidual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = x + self.block(x)
-        return out
+        return x + self.block(x)
 
 
 class EncoderLayer(nn.Module):
@@ -269,8 +266,7 @@ class EncoderLayer(nn.Module):
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.self_attn_layer_scale(self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2)))
-        out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-        return out
+        return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
 
 
 class ResidualQuantizer(nn.Module):

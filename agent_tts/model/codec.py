@@ -64,18 +64,17 @@ class History(nn.Module):
 
 
 class CausalConv(nn.Module):
-    """[B, C_in, T] -> [B, C_out, T]; a frame is `rate` steps."""
+    """[B, C_in, T] -> [B, C_out, T / stride]; a frame is `rate` steps of the input."""
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, rate: int, dilation: int = 1, groups: int = 1
+        self, inputs: int, outputs: int, kernel: int, *, rate: int, stride: int = 1, dilation: int = 1, groups: int = 1
     ) -> None:
         super().__init__()
-        self.history = History(inputs, (kernel - 1) * dilation, rate)
-        self.conv = nn.Conv1d(inputs, outputs, kernel, dilation=dilation, groups=groups)
+        self.history = History(inputs, (kernel - 1) * dilation + 1 - stride, rate)
+        self.conv = nn.Conv1d(inputs, outputs, kernel, stride, dilation=dilation, groups=groups)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
-        out: Tensor = self.conv(self.history(x, past))
-        return out
+        return self.conv(self.history(x, past))
 
 
 class CausalUpsample(nn.Module):
@@ -169,8 +168,7 @@ class Upsampling(nn.ModuleList):
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         upsample, block = self
-        out: Tensor = block(upsample(x, past), past)
-        return out
+        return block(upsample(x, past), past)
 
 
 class LayerScale(nn.Module):
@@ -195,8 +193,7 @@ class CodecAttention(Projections):
         """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""
         query, key, value = self.heads(x)
         mixed = past.attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value)
-        out: Tensor = self.o_proj(mixed.flatten(2))
-        return out
+        return self.o_proj(mixed.flatten(2))
 
 
 class Codebook(nn.Module):
@@ -314,8 +311,7 @@ class Quantizer(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         vectors = [codebook(codes[..., index]) for index, codebook in enumerate(self.codebooks)]
-        out: Tensor = self.output_proj(reduce(torch.add, vectors).transpose(1, 2))
-        return out
+        return self.output_proj(reduce(torch.add, vectors).transpose(1, 2))
 
 
 class CodecTransformerLayer(nn.Module):
@@ -333,8 +329,7 @@ class CodecTransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), past, cos, sin))
-        out: Tensor = x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
-        return out
+        return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
 
 
 class CodecTransformer(nn.Module):
@@ -353,8 +348,7 @@ class CodecTransformer(nn.Module):
         x = self.input_proj(x)
         for layer in self.layers:
             x = layer(x, past, cos, sin)
-        out: Tensor = self.output_proj(self.norm(x))
-        return out
+        return self.output_proj(self.norm(x))
 
 
 class Streamed(Loadable):

@@ -31,7 +31,7 @@ from agent_tts.model.kernels import tiles
 from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2
 from agent_tts.model.kernels.linear import split_counters
 from agent_tts.model.layers import RMSNorm
-from agent_tts.model.watermark import LSTM_LAYERS, Downsample, Recurrence, Watermark, WatermarkUnit, pairs
+from agent_tts.model.watermark import LSTM_LAYERS, Recurrence, Watermark, WatermarkUnit, pairs
 
 Rings = tuple[Tensor, ...]  # the histories of a `CodecState`
 
@@ -181,7 +181,9 @@ class PackedConv:
         if isinstance(conv, CausalConv):
             outputs, _, taps = conv.conv.weight.shape
             weight = conv.conv.weight.permute(2, 1, 0).reshape(-1, outputs).contiguous()
-            return cls(weight, bias, rate, taps, conv.conv.dilation[0], history)
+            # Of a stride that divides the kernel, the inputs of a tap are its steps, of all channels.
+            stride = conv.conv.stride[0]
+            return cls(weight, bias, rate // stride, taps // stride, conv.conv.dilation[0], history)
         inputs, outputs, kernel = conv.conv.weight.shape
         stride = conv.stride
         taps = kernel // stride
@@ -393,12 +395,6 @@ _UNITS = 16  # of an LSTM layer that one program computes
 _MOST_OUTPUTS = 4_096  # columns of a product
 
 
-def _pack_down(down: Downsample) -> PackedConv:
-    weight = down.conv.weight.permute(2, 1, 0).reshape(-1, down.conv.out_channels).contiguous()
-    rate = down.history.rate // down.conv.stride[0]
-    return PackedConv(weight, cast(Tensor, down.conv.bias), rate, taps=2, history=down.history.index)
-
-
 def _pack_enter(conv: CausalConv) -> PackedConv:
     outputs, _, taps = conv.conv.weight.shape
     weight = conv.conv.weight.new_zeros(2, _SAMPLES, _SAMPLES, outputs)
@@ -474,7 +470,7 @@ class FastWatermark:
         encoder, decoder = watermark.encoder, watermark.decoder
         self._elu = PackedSnake(torch.ones(_MOST_OUTPUTS, device=watermark.bits.weight.device), None)
         self._enter = _pack_enter(encoder.enter)
-        self._down = [(PackedWatermarkUnit.of(unit), _pack_down(conv)) for unit, conv in pairs(encoder.down)]
+        self._down = [(PackedWatermarkUnit.of(unit), PackedConv.of(conv)) for unit, conv in pairs(encoder.down)]
         self._narrow = PackedConv.of(encoder.leave)
         self._narrow = replace(self._narrow, bias=self._narrow.bias + watermark.message_vector)
         self._encoded = PackedRecurrence(encoder.recurrence, self._narrow.rate)

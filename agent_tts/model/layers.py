@@ -202,8 +202,7 @@ class Attention(Projections):
             attn_mask=window.mask,
             enable_gqa=True,
         )
-        projected: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return projected
+        return self.o_proj(out.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -216,8 +215,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class TransformerLayer(nn.Module):
@@ -232,8 +230,7 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, window: Window) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), keys, values, window)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
-        return out
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Transformer(nn.Module):
@@ -262,5 +259,4 @@ class Transformer(nn.Module):
         """x [B, T, H] -> hidden state after the final norm [B, T, H]; writes the cache at the window's positions."""
         for index, layer in enumerate(self.layers):
             x = layer(x, cache.keys[index], cache.values[index], window)
-        hidden: Tensor = self.norm(x)
-        return hidden
+        return self.norm(x)

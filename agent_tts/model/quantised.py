@@ -162,8 +162,7 @@ def _run(transformer: Transformer, x: Tensor, change: _Change, kind: type[Window
     window = kind(**{field.name: getattr(plain, field.name) for field in fields(Window)})
     for layer in transformer.layers:
         x = change(layer)(x, cache.keys[0], cache.values[0], window)
-    out: Tensor = change(transformer.norm)(x)
-    return out
+    return change(transformer.norm)(x)
 
 
 def check(model: FrameModel, eight: EightBits) -> str:

@@ -38,8 +38,7 @@ class TextProjection(nn.Module):
         self.linear_fc2 = nn.Linear(text_hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
-        return out
+        return self.linear_fc2(F.silu(self.linear_fc1(x)))
 
 
 class Talker(Transformer):
@@ -54,8 +53,7 @@ class Talker(Transformer):
 
     def embed_text(self, ids: Tensor) -> Tensor:
         """Text side: int64[...] -> [..., H]."""
-        projected: Tensor = self.text_projection(self.text_embedding(ids))
-        return projected
+        return self.text_projection(self.text_embedding(ids))
 
     def prefill(self, prompt: PromptPositions, cache: Cache, span: int | None) -> None:
         """Writes consecutive positions of one row's prompt, then perhaps the padding position.

@@ -66,19 +66,6 @@ class WatermarkUnit(nn.Module):
         return x + out
 
 
-class Downsample(nn.Module):
-    """[B, C_in, T] -> [B, C_out, T / ratio]."""
-
-    def __init__(self, level: WatermarkLevel) -> None:
-        super().__init__()
-        self.history = History(level.outer, level.ratio, level.fast)
-        self.conv = nn.Conv1d(level.outer, level.inner, 2 * level.ratio, stride=level.ratio)
-
-    def forward(self, x: Tensor, past: Past) -> Tensor:
-        out: Tensor = self.conv(self.history(x, past))
-        return out
-
-
 class Recurrence(nn.Module):
     """LSTM layers with a skip around all: [B, C, T] -> [B, C, T]. One hidden and one cell vector a frame is kept."""
 
@@ -96,8 +83,7 @@ class Recurrence(nn.Module):
         for layers, vectors in zip(kept, after, strict=True):
             for history, vector in zip(layers, vectors, strict=True):
                 history(vector[..., None], past)
-        mixed: Tensor = x + out.permute(1, 2, 0)
-        return mixed
+        return x + out.permute(1, 2, 0)
 
 
 class WatermarkEncoder(nn.Module):
@@ -109,7 +95,8 @@ class WatermarkEncoder(nn.Module):
         self.enter = CausalConv(1, filters, 7, rate=FRAME_SAMPLES)
         self.down = nn.ModuleList()
         for level in self.levels:
-            self.down += [WatermarkUnit(level.outer, rate=level.fast), Downsample(level)]
+            downsample = CausalConv(level.outer, level.inner, 2 * level.ratio, rate=level.fast, stride=level.ratio)
+            self.down += [WatermarkUnit(level.outer, rate=level.fast), downsample]
         inner = self.levels[-1]
         self.recurrence = Recurrence(inner.inner)
         self.leave = CausalConv(inner.inner, dimension, 7, rate=inner.slow)
@@ -118,8 +105,7 @@ class WatermarkEncoder(nn.Module):
         x = self.enter(x, past)
         for unit, downsample in pairs(self.down):
             x = downsample(F.elu(unit(x, past)), past)
-        out: Tensor = self.leave(F.elu(self.recurrence(x, past)), past)
-        return out
+        return self.leave(F.elu(self.recurrence(x, past)), past)
 
     def checkpoint_name(self, name: str) -> str:
         part, _, rest = name.partition(".")
@@ -151,8 +137,7 @@ class WatermarkDecoder(nn.Module):
         x = self.recurrence(self.enter(x, past), past)
         for upsample, unit in pairs(self.up):
             x = unit(upsample(F.elu(x), past), past)
-        out: Tensor = self.leave(F.elu(x), past)
-        return out
+        return self.leave(F.elu(x), past)
 
     def checkpoint_name(self, name: str) -> str:
         part, _, rest = name.partition(".")
@@ -181,8 +166,7 @@ class Watermark(Streamed):
     def message_vector(self) -> Tensor:
         """[dimension]: what the message adds to every step in the middle."""
         bits = torch.arange(BITS, device=self.bits.weight.device)
-        out: Tensor = self.bits(2 * bits + (self.message >> bits & 1)).sum(0)
-        return out
+        return self.bits(2 * bits + (self.message >> bits & 1)).sum(0)
 
     @torch.inference_mode()
     def step(self, state: CodecState, sound: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -198,8 +182,7 @@ class Watermark(Streamed):
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
         """[B, 1, T] after what is past -> [B, 1, T]."""
-        out: Tensor = self.decoder(self.encoder(x, past) + self.message_vector[:, None], past)
-        return out
+        return self.decoder(self.encoder(x, past) + self.message_vector[:, None], past)
 
     def checkpoint_name(self, name: str) -> str:
         part, _, rest = name.partition(".")

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_tts.config.settings import Voices
 from agent_tts.errors import UnknownVoice, Unsupported, VoiceExists, VoiceLimit
 from agent_tts.model.adapter_file import CONFIG, WEIGHTS, AdapterFile
+from agent_tts.model.entries import tensor_shapes
 from agent_tts.system.records import ASIDE, LOCK_S, Records, RecordsBusy, age_s, folder_of, regular, write_file
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
@@ -466,7 +467,8 @@ def _read(folder: Path) -> StoredVoice:
     with regular(folder / _JSON).open("rb") as file:
         card = _Card.model_validate_json(file.read(MAX_JSON_BYTES))
     voice = StoredVoice(name=folder.name.removeprefix(ASIDE), **dict(card))
-    sizes, frames = _parts(voice, _shapes(folder / _ARRAYS) if card.kind == "cloned" else {})
+    shapes = tensor_shapes(folder, regular(folder / _ARRAYS).name) if card.kind == "cloned" else {}
+    sizes, frames = _parts(voice, shapes)
     lexicon, path = None, folder / _LEXICON
     if os.path.lexists(path):
         at = regular(path).stat()
@@ -520,17 +522,6 @@ def _check(voice: StoredVoice, arrays: Arrays) -> tuple[tuple[int, ...], int]:
         if not good:
             raise ValueError(f"an array {name!r} of {array.dtype} with invalid values")
     return parts
-
-
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors in a file; only its header is read."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(regular(path), framework="numpy") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
 
 
 def _content(path: Path) -> bytes | None:
