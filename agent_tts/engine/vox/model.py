@@ -95,7 +95,7 @@ class VoxModel(ServedModel):
         while len(times) <= PROBE_FRAMES and self.pull(0):
             times.append(time.perf_counter())
         self.release(0)
-        return median(np.diff(times))
+        return float(median(np.diff(times)))
 
     def clone(self, vector: NDArray[np.float32], reference: Reference | None) -> LoadedVoice:
         """See `ServedModel.clone`."""

@@ -26,12 +26,12 @@ from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_FRAMES, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
+from agent_tts.engine.qwen3.served import ServedModel
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
@@ -578,7 +578,7 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
         yield prompts
 
 
-def prompts_instruct(model: qwen3_model.Qwen3Model, options: CommonOptions) -> tuple[int, ...]:
+def prompts_instruct(model: ServedModel, options: CommonOptions) -> tuple[int, ...]:
     """The tokens of the request's instructions, if it has any."""
     ids = model.config.im_start_token_id, model.config.im_end_token_id
     return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
@@ -1221,7 +1221,7 @@ class TestSharedCache:
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice"), slots=4) as plenty:
-                needs = plenty._models[0].needs
+                needs = cast(Qwen3Model, plenty._models[0]).needs
                 left = (count + 0.5) * BLOCK_SIZE * needs.position
                 free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
             monkeypatch.setattr(Device, "memory", lambda self: (free, free))
@@ -1234,7 +1234,7 @@ class TestSharedCache:
             expected = {slot: speak(plenty, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
         blocks(20)
         with engine(ending("custom_voice"), slots=4) as shared:
-            assert shared._models[0].blocks == 20
+            assert cast(Qwen3Model, shared._models[0]).blocks == 20
             for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, expected[slot].pcm)
