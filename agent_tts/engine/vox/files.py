@@ -45,7 +45,7 @@ def checked(folder: Path, type_: str) -> Path:
 def convert(folder: Path, type_: str, tell: Callable[[int, int], object]) -> tuple[Path, str]:
     """Make the file of a checkpoint, whole or not at all; gives its place and SHA-256. `tell` gets bytes: done, all.
 
-    It takes memory for some copies of the largest tensor: 5 GB for the released checkpoints.
+    It takes memory for some copies of the largest tensor: 5.8 GB for the released checkpoints.
 
     Raises:
         SettingsError: the checkpoint cannot be converted, or the file not be stored.
