@@ -571,7 +571,7 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
     def record(row: int, prompt: Prompt, *rest: Any, **how: Any) -> bool:
         if not prompts or prompts[-1] is not prompt:
             prompts.append(prompt)
-        return prefill(row, prompt, *rest, **how)
+        return bool(prefill(row, prompt, *rest, **how))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "prefill", record)
@@ -597,13 +597,13 @@ def counted(made: Qwen3Engine) -> list[int]:
     inputs, padding_position = runner._inputs, runner.state.frame.cache.padding_position
 
     def taken(chunk: PromptChunk) -> ChunkInputs:
-        part = inputs(chunk)
+        part: ChunkInputs = inputs(chunk)
         sizes.append(len(part.positions))
         known = part.positions[part.positions < padding_position]
         assert part.span in (None, known[-1] + 1)  # entries behind the span may be NaN
         return part
 
-    runner._inputs = taken  # type: ignore[method-assign]
+    runner._inputs = taken
     return sizes
 
 
