@@ -41,6 +41,8 @@ MAX_TAKEN_BACK = 8  # slots a step: each takes a look at all of them, and the st
 
 # Free slots that are given in a step: each takes a look at all owners who wait, and the engine 0.1 ms.
 MAX_ADMITTED = 32
+# Of one owner, requests with a pace come before those without one that came so much earlier: somebody listens live.
+BACKGROUND_S = 0.25
 
 
 class Admission:
@@ -168,7 +170,7 @@ class Admission:
                 return
         waiting = self.waiting.setdefault(request.owner, deque())
         place = len(waiting)
-        while place and waiting[place - 1].waits_since > request.waits_since:
+        while place and _turn(waiting[place - 1]) > _turn(request):
             place -= 1
         waiting.insert(place, request)
         self._take_back_at = -math.inf
@@ -188,15 +190,21 @@ class Admission:
 
     def _fill(self, now: float) -> None:
         """Give slots to requests that wait: free ones, then those that may be taken back."""
-        # Owners who wait, a heap: of those with the fewest slots, the one whose turn is next comes first.
-        waiting = self.waiting if self.free else ()
-        owners = [(self.held.get(owner, 0), turn, owner) for turn, owner in enumerate(waiting)]
+        # Owners who wait, a heap: of those with the fewest slots, the one whose turn is next comes first. Where there
+        # are slots for all, those with a pace do.
+        waiting = self.waiting if self.free else {}
+        for_all = self.free >= self.queued
+
+        def is_later(owner: int) -> bool:
+            return for_all and self.waiting[owner][0].options.lead_ms is None
+
+        owners = [(self.held.get(owner, 0), is_later(owner), turn, owner) for turn, owner in enumerate(waiting)]
         heapq.heapify(owners)
         for last_turn in range(len(owners), len(owners) + min(MAX_ADMITTED, self.free, self.queued)):
-            held, _, owner = owners[0]
+            held, _, _, owner = owners[0]
             self._admit(self.waiting[owner][0], now)
             if owner in self.waiting:
-                heapq.heapreplace(owners, (held + 1, last_turn, owner))
+                heapq.heapreplace(owners, (held + 1, is_later(owner), last_turn, owner))
             else:
                 heapq.heappop(owners)
         taken_back = 0
@@ -369,3 +377,8 @@ class Admission:
     def _leaves_at(self, request: Request) -> float:
         """When it has had its slot for too long: speech takes its time to be heard, so only time beyond it counts."""
         return request.admitted_at + request.frames * FRAME_S + self.policy.request_s
+
+
+def _turn(request: Request) -> float:
+    """Whose turn is earlier, of requests of one owner."""
+    return request.waits_since + (BACKGROUND_S if request.options.lead_ms is None else 0.0)

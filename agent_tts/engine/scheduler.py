@@ -225,7 +225,10 @@ class Scheduler:
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
         if urgent or (window_over and any(now >= request.runnable_at + BATCH_WINDOW_S for request in others)):
-            needed = max(LEAST_SHARED, len(able) // STEPS_FOR_ALL, len(new) + len(growing))
+            first = new + growing
+            if any(request.options.lead_ms is not None for request in new):
+                first = [request for request in first if request.options.lead_ms is not None]
+            needed = max(LEAST_SHARED, len(able) // STEPS_FOR_ALL, len(first))
             most = next((size for size in sizes if size >= needed), most)
             if len(able) <= most:  # otherwise those left out run in the next step
                 self._last_full_step_at = now

@@ -34,10 +34,13 @@ Char = tuple[str, int]  # a character and its offset in the raw text
 
 
 class Breaks:
-    """Passes the characters of a clean text to `sink`, white space as " " or a no-break space; lines end by a call."""
+    """Passes the characters of a clean text to `sink`, white space as " " or a no-break space; lines end by a call.
 
-    def __init__(self, sink: Callable[[str, int], None]) -> None:
-        self._sink = sink
+    `letters` takes several letters of a word at once, with the offset of the first; without it, they come one by one.
+    """
+
+    def __init__(self, sink: Callable[[str, int], None], letters: Callable[[str, int], None] | None = None) -> None:
+        self._sink, self._letters = sink, letters or self._spell
         self._heard = ""  # the last audible character
         self._paused = True  # a mark stands behind it, or there is none
         self._lines = 0  # line breaks since the last visible character
@@ -68,6 +71,20 @@ class Breaks:
                 self._sink(" ", offset)
                 self._word = ""
         self._pass(ch, offset)
+
+    def pass_letters(self, rest: str, offset: int) -> bool:
+        """Small ASCII letters right behind a letter; False where they have to be pushed one by one."""
+        if self._held:
+            return False
+        self._length += len(rest)
+        self._word = (self._word + rest)[-MAX_HELD:]
+        self._paused, self._heard = False, rest[-1]
+        self._letters(rest, offset)
+        return True
+
+    def _spell(self, letters: str, offset: int) -> None:
+        for place, ch in enumerate(letters, offset):
+            self._sink(ch, place)
 
     def pause(self, offset: int) -> None:
         """A pause like that of a clause, unless there is one."""

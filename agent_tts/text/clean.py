@@ -57,6 +57,7 @@ _MAX_COMMAND = 16  # letters
 _PROSE = re.compile(r"(?<![\\{A-Za-z])[^\W\d_]{4}$|\s[^\W\d_]{3}$|[.;:!?]\s$")
 # The begin of a script of a formula, as far as it goes.
 _SCRIPT = re.compile(r"[_^](?:[-−+]?(?:\d*|[^\W\d_])|\\[A-Za-z]*|\{)")
+_LETTERS = re.compile("[a-z]*")
 _QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
@@ -68,10 +69,18 @@ Mode = Generator[None, Char, list[Char]]
 
 
 class Cleaner:
-    """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text."""
+    """Reads raw characters and passes speakable ones to `sink`, each with its offset in the raw text.
 
-    def __init__(self, sink: Callable[[str, int], None], language: str = "en") -> None:
-        self._breaks = Breaks(sink)
+    `letters` takes several letters of a word at once, with the offset of the first; without it, they come one by one.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[str, int], None],
+        language: str = "en",
+        letters: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._breaks = Breaks(sink, letters)
         self._language = language  # of formulas, a code
         self._mode: Mode | None = None  # reads the next character; None in plain text
         self._before = " "  # the character before, for the marks after it
@@ -103,6 +112,19 @@ class Cleaner:
             **dict.fromkeys("#-+=•", self._line_mark),
             **dict.fromkeys("hHwW", self._url_letter),
         }
+
+    def read(self, text: str, offset: int) -> None:
+        """The same as `push` for each character; the rest of a word is nearly always plain text, and goes at once."""
+        at = 0
+        while at < len(text):
+            ch = text[at]
+            self.push(ch, offset + at)
+            at += 1
+            if self._mode is None and self._before == ch and "a" <= ch <= "z":
+                rest = _LETTERS.match(text, at)[0]  # type: ignore[index]
+                if rest and self._breaks.pass_letters(rest, offset + at):
+                    at += len(rest)
+                    self._before = rest[-1]
 
     def push(self, ch: str, offset: int) -> None:
         returned, self._returned = self._returned, ch == "\r"

@@ -45,15 +45,25 @@ class Reading:
 class Reader:
     """Takes raw characters with their offsets and passes what is to be said to `sink`.
 
-    The output depends on the characters and the flushes alone.
+    The output depends on the characters and the flushes alone. With `joined`, letters of a word may come at once, with
+    the offset of the first.
     """
 
-    def __init__(self, reading: Reading, sink: Sink) -> None:
+    def __init__(self, reading: Reading, sink: Sink, *, joined: bool = False) -> None:
         language = reading.normalize or ""
         self._normalizer = normalizer(sink, language) if language.partition("-")[0] not in ("", *reading.left) else None
         self._said = self._normalizer.push if self._normalizer else sink
-        self._cleaner = Cleaner(self._said, reading.language) if reading.clean else None
+        letters = sink if joined and not self._normalizer else None
+        self._cleaner = Cleaner(self._said, reading.language, letters) if reading.clean else None
         self.push: Sink = self._cleaner.push if self._cleaner else self._plain
+
+    def read(self, text: str, offset: int) -> None:
+        """Raw text, whose first character has this offset."""
+        if self._cleaner:
+            self._cleaner.read(text, offset)
+            return
+        for place, ch in enumerate(text, offset):
+            self._plain(ch, place)
 
     def say(self, say: Say, offset: int) -> int:
         """Text that is said in another way, at `offset`; returns the offset after it.
@@ -117,9 +127,7 @@ class TextFeed:
 
     def append(self, text: str) -> list[Unit | Directive]:
         """More text; returns what it completes."""
-        push = self._reader.push
-        for offset, ch in enumerate(text, self._offset):
-            push(ch, offset)
+        self._reader.read(text, self._offset)
         self._offset += len(text)
         return self._take()
 

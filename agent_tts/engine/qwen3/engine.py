@@ -89,7 +89,8 @@ class Qwen3Engine(Engine):
         self._stored: Future[frozenset[tuple[str, str]]] | None = None
         # Whether text of rows is left that this step had no time to read.
         self._is_behind = False
-        self._prefills_left = 0
+        # Prompts that may still be begun in this step, and how many of those by rows with a pace alone.
+        self._prefills_left = self._prefills_kept = 0
         # With streams the next step is prepared while one is in flight.
         self._overlaps = self._models[0].queues
         # The frames in flight, one for each model that has any.
@@ -141,9 +142,12 @@ class Qwen3Engine(Engine):
         new: list[StepEvent] = []
         self._prefills_left = PREFILLS_PER_STEP
         self._is_behind = False
-        until = time.perf_counter() + READ_S
+        began = time.perf_counter()
+        # Who waits for a first frame waits for all of a step: beside it, less of the background is read and begun.
+        is_awaited = any(not (row.unpaced or row.in_speech) for row in rows)
+        self._prefills_kept = 3 * PREFILLS_PER_STEP // 4 if is_awaited else 0
         for row in sorted([row for row in rows if not row.run()], key=_turn):
-            if time.perf_counter() > until:
+            if time.perf_counter() - began > (READ_S / 5 if is_awaited and row.unpaced else READ_S):
                 self._is_behind = True
                 break
             new += self._slots.guard(row, partial(self._prepare, row))
@@ -251,7 +255,8 @@ class Qwen3Engine(Engine):
     def _prefill(self, row: Row) -> None:
         """Begin the prompt of a row's next segment, if there is one and this step has a place for it, or ask again."""
         begins = isinstance(row.state, Waiting)
-        if not row.needs_prompt or (begins and not self._prefills_left) or not self._is_ready(row):
+        left = self._prefills_left - (self._prefills_kept if row.unpaced else 0)
+        if not row.needs_prompt or (begins and left <= 0) or not self._is_ready(row):
             return
         row.prefill(time.monotonic())
         if begins and not isinstance(row.state, Waiting):

@@ -102,7 +102,7 @@ class SegmentFeed(Feed):
         self._chars: list[str] = []
         self._last = ""
         self._reading = Reading.of(opened.options, language)
-        self._reader = Reader(self._reading, self._take)
+        self._reader = Reader(self._reading, self._take, joined=True)
         self._segmenter = Segmenter(language)
         self._tokens = tokens
         self._limit = limit
@@ -118,9 +118,8 @@ class SegmentFeed(Feed):
             self._read(*self.next_chunk(now))
 
     def _read(self, text: str, point: Point | None) -> None:
-        for char in text:
-            self._reader.push(char, self._offset)
-            self._offset += 1
+        self._reader.read(text, self._offset)
+        self._offset += len(text)
         self._last = text[-1:] or self._last
         if isinstance(point, Flush):
             self._flush_text()
@@ -184,8 +183,8 @@ class SegmentFeed(Feed):
 
     # ---------------------------------------------------------------- reading
 
-    def _take(self, char: str, _: int) -> None:
-        self._chars.append(char)
+    def _take(self, chars: str, _: int) -> None:
+        self._chars.append(chars)
 
     def _take_chars(self) -> None:
         chars, self._chars = "".join(self._chars), []
@@ -263,7 +262,7 @@ class SegmentFeed(Feed):
         segment = self.segments[-1]
         segment.manner = segment.manner.after(directive, self._speed)
         if isinstance(directive, Language):
-            self._reader = Reader(self._reading.in_language(directive.code), self._take)
+            self._reader = Reader(self._reading.in_language(directive.code), self._take, joined=True)
 
     def _rest(self, pause: Pause) -> None:
         """A pause ends a segment: it is exact between what two prompts say."""

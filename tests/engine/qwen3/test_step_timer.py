@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_timed_step_that_was_queued_is_computed_behind_the_one_before_it() -> 
             return 0.010
 
     launched: Any = Launched()
-    model: Any = None
+    model: Any = SimpleNamespace(queues=True)
     queued = _Frames(model, [], launched, 2.000, 2.001, 2.002)
     before = StepTimes(1.990, 1.991, 1.992, 2.012, 2.013)
     assert queued.times(2.030, before).computed == pytest.approx(2.022)
