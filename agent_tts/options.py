@@ -105,7 +105,9 @@ class CommonOptions:
     model: Annotated[str | None, Option(help="A model's name; default: one that speaks the voice.", max_length=256)] = (
         None
     )
-    normalize: Annotated[bool, Option(help="Say numbers, money, dates and addresses in words.")] = False
+    normalize: Annotated[
+        bool | None, Option(help="Say numbers, money, dates and addresses in words; null: as the engine does.")
+    ] = None
     text_mode: Annotated[
         TextMode,
         Option(

@@ -57,6 +57,7 @@ from agent_tts.config.loading import find_config, load_settings
 from agent_tts.errors import BadMessage, SettingsError, SpeechError, Unsupported
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.serve.processes.run import run
 from agent_tts.serve.token_bucket import TokenBucket
@@ -269,7 +270,8 @@ def _with_key(websocket: WebSocket, message: Message) -> HTTPConnection:
 
 
 def _gone(websocket: WebSocket) -> str | None:
-    return None if websocket.client_state is WebSocketState.CONNECTED else "the caller has hung up"
+    is_there = websocket.client_state is WebSocketState.CONNECTED
+    return None if is_there and not websocket.scope["extensions"][CONNECTION].has_left else "the caller has hung up"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.processors.aggregators.dtmf_aggregator import DTMFAggregator
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
 from pipecat.services.llm_service import LLMService
+from pipecat.services.stt_service import STTService
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 
@@ -28,6 +29,7 @@ from agent_tts.agent.detectors import TurnDetector, VoiceDetector
 from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
+from agent_tts.agent.stt import SegmentedRecogniser
 from agent_tts.agent.turn_end import TurnEnd
 from agent_tts.config.settings import Agent
 
@@ -39,7 +41,7 @@ def build(call: Call) -> Pipeline:
     playout = Playout(call.turns, call.tts, call.transport.output())
     context = OneMessageContext()
     early = isinstance(call.llm, LLMService)  # which holds an early answer back
-    user = turn_taking(call.settings, context, hears=call.stt is not None, early=early)
+    user = turn_taking(call.settings, context, call.stt, early=early)
     pair = LLMContextAggregatorPair(context, user_params=user)
     parts = [
         call.transport.input(),
@@ -59,13 +61,14 @@ def build(call: Call) -> Pipeline:
 
 
 def turn_taking(
-    agent: Agent, context: OneMessageContext, *, hears: bool, early: bool = False
+    agent: Agent, context: OneMessageContext, stt: STTService | None, *, early: bool = False
 ) -> LLMUserAggregatorParams:
     """When the user's turn begins and ends."""
-    if not hears:  # without recognition a voice must not hold the answers
+    if stt is None:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
+    pause = stt.pause if isinstance(stt, SegmentedRecogniser) else None
     return LLMUserAggregatorParams(
-        vad_analyzer=VoiceDetector(agent),
+        vad_analyzer=VoiceDetector(agent, on_pause=pause),
         user_turn_strategies=UserTurnStrategies(
             # BargeIn interrupts, when words are recognised.
             start=[

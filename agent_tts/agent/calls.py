@@ -33,7 +33,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.supervisor_client import NO_SESSION
-from agent_tts.serve.node import Node
+from agent_tts.serve.node import Aside, Node
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_guard import PeerGuard
 
@@ -65,7 +65,7 @@ class Calls:
         self._build = build
         self._metrics = AgentMetrics(node.metrics.registry)
         # Held while a pipeline is built: models are loaded, and each thread that works keeps the event loop waiting.
-        self._building = asyncio.Semaphore(1)
+        self._building = Aside(1)
         # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
         self._peers: dict[str, _WebRTCCall] = {}
 
@@ -233,8 +233,7 @@ class Calls:
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
         if isinstance(call.llm, ChatCompletions):
             call.llm.apology = partial(self._phrase, call.tts, APOLOGIES, self._settings.llm.apologies)
-        async with self._building:
-            pipeline = await asyncio.to_thread(self._build, call)
+        pipeline = await self._building(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
 
     def parts(

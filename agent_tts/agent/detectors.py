@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,8 @@ from agent_tts.config.settings import Agent
 from agent_tts.system.private_names import require
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
+SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
+PAUSE_S = 0.06  # without a voice, after which it may have ended: as long as a stop within a word lasts
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
 require("pipecat-ai", {BaseSmartTurn: "_audio_buffer"})
@@ -52,31 +55,49 @@ def voice_params(agent: Agent, **others: float) -> VADParams:
 
 
 class VoiceDetector(SileroVADAnalyzer):
-    """Pipecat's detector, for sounds whose peaks reach `agent.level_db`; a voice that lasts needs half the probability.
+    """Pipecat's detector, for voices with a peak at `agent.level_db`; one that lasts needs half the probability.
 
     Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and "No." never. With
     one probability for beginning and going on, a voice ends within words, most on the telephone, or begins in none.
+
+    Args:
+        on_pause: is told when a voice pauses, and when it goes on before it has ended.
     """
 
-    def __init__(self, agent: Agent, sample_rate: int | None = None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        sample_rate: int | None = None,
+        on_pause: Callable[[bool], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(sample_rate=sample_rate, params=voice_params(agent))
+        self._on_pause = on_pause
+        # Since when a voice may have ended, s of audio.
+        self._pause_s = 0.0
         self._least_db = agent.level_db
         # The last peak as it falls, dB of full scale.
         self._level_db = -math.inf
-        # Whether there is a voice, or may be.
-        self._lasts = False
+        # What was found last, and whether that voice has reached `agent.level_db`.
+        self._found, self._is_loud = VADState.QUIET, False
 
     async def analyze_audio(self, buffer: bytes) -> VADState:
-        state = await super().analyze_audio(buffer)
-        self._lasts = state is not VADState.QUIET
+        self._found = state = await super().analyze_audio(buffer)
+        if state is not VADState.QUIET and not self._is_loud:
+            state = VADState.STARTING  # it may be somebody else's
+        pause_s = self._pause_s + len(buffer) / 2 / self.sample_rate if state is VADState.STOPPING else 0.0
+        pauses, paused = (seconds >= PAUSE_S for seconds in (pause_s, self._pause_s))
+        self._pause_s = pause_s
+        if pauses != paused and state is not VADState.QUIET and self._on_pause is not None:
+            await self._on_pause(pauses)
         return state
 
     def voice_confidence(self, buffer: bytes) -> float:
         """The probability of a voice in 32 ms; doubled if it lasts, and 0 if it is too quiet."""
         peak = np.abs(np.frombuffer(buffer, "<i2").astype(np.int32)).max()
         self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
-        confidence = float(np.max(super().voice_confidence(buffer))) * (2 if self._lasts else 1)
-        return confidence if self._level_db >= self._least_db else 0.0
+        confidence = float(np.max(super().voice_confidence(buffer))) * (1 if self._found is VADState.QUIET else 2)
+        self._is_loud = self._level_db >= self._least_db or (self._is_loud and self._found is not VADState.QUIET)
+        return confidence if self._level_db >= self._least_db - SOFT_DB else 0.0
 
 
 class TurnDetector(LocalSmartTurnAnalyzerV3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import SegmentedSTTService, STTService
 from pipecat.services.whisper.stt import WhisperSTTService
 from pipecat.utils.time import time_now_iso8601
+from pipecat.utils.types import assert_given
 
 from agent_tts.agent.call import IN_RATE
 from agent_tts.config.settings import AgentStt
@@ -36,6 +38,8 @@ from agent_tts.system.threads import in_daemon
 
 PROGRESS_S = 1.0  # between two updates of a download's progress
 LONGEST_S = 30.0  # of a segment: Whisper hears so much at once; the event loop copies a longer one for too long
+FRAMES_PER_S = 100  # of Whisper's input
+SILENCE_S = 0.5  # behind a segment: Pipecat's
 MOST_WAITING = 8  # segments of a call that are heard or recognised; what is said meanwhile is recognised too late
 NO_SPEECH = 0.6  # the probability from which there are no words: Whisper's own; Pipecat's 0.4 drops "Two."
 SCRIPTED_LATENCY_S = 0.1  # an upper bound; Pipecat waits that long for a transcript
@@ -154,10 +158,27 @@ require("pipecat-ai", {SegmentedSTTService: _BUFFER})
 
 
 class SegmentedRecogniser(SegmentedSTTService):
-    """Says when a segment, of `LONGEST_S` at most, begins to be heard and is recognised, with or without words."""
+    """Says when a segment, of `LONGEST_S` at most, begins to be heard and is recognised, with or without words.
+
+    It begins to recognise one in each pause that may be its end.
+    """
 
     # Segments that are heard or recognised now.
     _waiting = 0
+    # Recognises the segment so far. None: the voice has not paused, or has gone on.
+    _ahead: asyncio.Task[list[Frame | None]] | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Of the segments in Pipecat's queue, what recognises each already.
+        self._begun: deque[asyncio.Task[list[Frame | None]] | None] = deque()
+
+    async def pause(self, pauses: bool) -> None:
+        """The voice pauses, or goes on."""
+        await self._drop_ahead()
+        if pauses and self._user_speaking and self.is_usable and self._waiting <= MOST_WAITING:
+            audio = bytes(self._audio_buffer) + bytes(round(SILENCE_S * self.sample_rate) * 2)
+            self._ahead = self.create_task(_all_of(self.run_stt(audio)), name="recognition in a pause")
 
     async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection) -> None:
         await super().process_audio_frame(frame, direction)
@@ -173,8 +194,11 @@ class SegmentedRecogniser(SegmentedSTTService):
         if not self._waiting:  # no beginning was heard
             return
         if self.is_usable and self._waiting <= MOST_WAITING:
+            ahead, self._ahead = self._ahead, None
+            self._begun.append(ahead)
             await super()._handle_user_stopped_speaking(frame)
         else:
+            await self._drop_ahead()
             self._user_speaking = False
             self._audio_buffer.clear()
             await self._count(-1)
@@ -182,14 +206,33 @@ class SegmentedRecogniser(SegmentedSTTService):
 
     async def process_generator(self, generator: AsyncGenerator[Frame | None, None]) -> None:
         """Push what a segment is recognised as. Cancelling it is safe."""
+        ahead = self._begun.popleft()
         try:
-            await super().process_generator(generator)
+            await super().process_generator(generator if ahead is None else _made_by(ahead))
         finally:
             await self._count(-1)
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        await self._drop_ahead()
 
     async def _count(self, more: int) -> None:
         self._waiting += more
         await self.push_frame(RecognisingFrame(self._waiting))
+
+    async def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await self.cancel_task(ahead)
+
+
+async def _all_of(generator: AsyncGenerator[Frame | None, None]) -> list[Frame | None]:
+    return [frame async for frame in generator]
+
+
+async def _made_by(ahead: asyncio.Task[list[Frame | None]]) -> AsyncGenerator[Frame | None, None]:
+    for frame in await ahead:
+        yield frame
 
 
 class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
@@ -198,10 +241,21 @@ class _SharedWhisper(SegmentedRecogniser, WhisperSTTService):
     def __init__(self, model: Any, settings: AgentStt) -> None:
         self._shared = model
         language = settings.language or None
-        super().__init__(settings=self.Settings(model=settings.model, language=language, no_speech_prob=NO_SPEECH))
+        super().__init__(settings=self.Settings(model=settings.model, language=language))
 
     def _load(self) -> None:
         self._model = self._shared
+
+    async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
+        """Recognise pcm_s16le. The `result` of a frame is how sure it is: the mean logarithm of a probability."""
+        samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32_768
+        settings: Any = self._settings
+        language = assert_given(settings.language)
+        heard = await asyncio.to_thread(lambda: list(self._shared.transcribe(samples, language=language)[0]))
+        words = [one for one in heard if one.no_speech_prob < NO_SPEECH]
+        if words:
+            text, sure = " ".join(one.text.strip() for one in words), min(one.avg_logprob for one in words)
+            yield TranscriptionFrame(text, "", time_now_iso8601(), language, sure)
 
 
 class ScriptedSTT(SegmentedRecogniser):
@@ -232,32 +286,38 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
     return workers, threads or max(1, min(MOST_THREADS, cores // workers))
 
 
-class WhisperDecoding:
-    """A Whisper model that decodes segments of less than `retry_s` seconds once: a doubtful "mm" stays one.
-
-    Whisper's retries at higher temperatures cost up to five times as much, and make up words.
-    """
-
-    def __init__(self, model: Any, retry_s: float) -> None:
-        self._model = model
-        self._retry = retry_s * IN_RATE
-
-    @property
-    def supported_languages(self) -> list[str]:
-        found: list[str] = self._model.supported_languages
-        return found
-
-    def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
-        """As `WhisperModel.transcribe`. `audio`: float32[n] at `IN_RATE`, full scale 1."""
-        once = {"temperature": 0.0} if len(audio) < self._retry else {}
-        return self._model.transcribe(audio, **options, **once)
+LEAST_S, AFTER_S = 10.0, 1.0  # of what Whisper hears of a segment, and of silence behind it: less, and it repeats words
 
 
-def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
+def heard_part(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Whisper's input without the zeros at its end, but of `LEAST_S` at least: float32[mel bands, frames of 10 ms]."""
+    frames = np.flatnonzero(features.any(axis=0))
+    last = max(round(LEAST_S * FRAMES_PER_S), int(frames[-1]) + 1 if len(frames) else 0)
+    return np.ascontiguousarray(features[:, : last + last % 2])
+
+
+def _loaded(settings: AgentStt, calls: int = 1) -> Any:
     """The model, downloaded if it is not in a folder. Blocks."""
     from ctranslate2 import get_cuda_device_count
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
+
+    class ShortWhisper(WhisperModel):  # type: ignore[misc]  # it has no types
+        """Hears no more than a segment, and decodes one of less than `retry_s` seconds once.
+
+        Whisper fills what it hears up to 30 s, which takes four times as long as a sentence. Its retries at higher
+        temperatures cost up to five times as much, and make up words: a doubtful "mm" stays one.
+        """
+
+        def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
+            """`audio`: float32[n] at `IN_RATE`, full scale 1."""
+            once = {"temperature": 0.0} if len(audio) < settings.retry_s * IN_RATE else {}
+            least_s = max(LEAST_S, min(len(audio) / IN_RATE + AFTER_S, LONGEST_S))
+            audio = np.pad(audio, (0, max(0, round(least_s * IN_RATE) - len(audio))))
+            return super().transcribe(audio, without_timestamps=True, **options, **once)
+
+        def encode(self, features: NDArray[np.float32]) -> Any:
+            return super().encode(heard_part(features))
 
     folder = _local(settings)
     if folder is None:
@@ -268,7 +328,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
     on_cpu = settings.device == "cpu" or (settings.device == "auto" and not get_cuda_device_count())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers, threads = shares(cores, calls, settings.threads)
-    model = WhisperModel(
+    return ShortWhisper(
         str(folder),
         device=settings.device,
         compute_type="int8" if on_cpu and settings.compute_type == "default" else settings.compute_type,
@@ -276,7 +336,6 @@ def _loaded(settings: AgentStt, calls: int = 1) -> WhisperDecoding:
         num_workers=workers,
         local_files_only=True,
     )
-    return WhisperDecoding(model, settings.retry_s)
 
 
 def _local(settings: AgentStt) -> Path | None:

@@ -115,15 +115,18 @@ class Turns(BaseObserver):
     # ------------------------------------------------------------ the pipeline's side
 
     async def on_push_frame(self, data: FramePushed) -> None:
-        """Note a frame's first push. Of a broadcast, only the downstream frame counts."""
+        """Note a frame's first push. Of a broadcast, only the downstream frame counts, but for the end of the voice.
+
+        That goes upstream to the recogniser, which may have the words before it comes downstream.
+        """
+        if isinstance(data.frame, VADUserStoppedSpeakingFrame):
+            self._silent_at = self._clock() - data.frame.stop_secs
         if data.direction is not FrameDirection.DOWNSTREAM:
             if isinstance(data.frame, ErrorFrame) and self._turn is not None:
                 self._turn.failed = True
             return
         now = self._clock()
         match data.frame:
-            case VADUserStoppedSpeakingFrame(stop_secs=stop_s):
-                self._silent_at = now - stop_s
             case TranscriptionFrame(text=text) if text.strip():
                 # A later voice may have no words, and an answer may have begun since this one ended.
                 self._asked = {"user_stopped": now if self._silent_at is None else self._silent_at, "transcript": now}

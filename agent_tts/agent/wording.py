@@ -7,14 +7,18 @@ import unicodedata
 
 LONGEST_S = 2.0  # of a back-channel: whoever speaks longer wants to be heard
 MOST = 4  # phrases of a back-channel
+SHORT_S, UNSURE = (
+    0.7,
+    -0.8,
+)  # of a sound that is hardly a word, and how sure Whisper is of its words; of words it has -0.5
 WITHOUT_SPACES = ("zh", "ja")
 
 # What a listener says to go on listening, as recognisers write it: "mm-hmm" becomes "Momma". Words that stop or
 # contradict are none of it.
 _LISTENING = {
     "en": "yeah|yep|yes|yup|ok|okay|right|alright|all right|sure|i see|got it|of course|great|good|nice|cool|wow|oh|ah|"
-    "aha|uh huh|mm hmm|mm|mmm|mmhmm|mhm|mhmm|hm|hmm|hum|humm|im hum|mm hm|mom|momma|mama|ah ha|oh okay|makes sense|"
-    "fine|true|exactly",
+    "aha|uh huh|mm hmm|mm|mmm|mmhmm|mhm|mhmm|hm|hmm|hum|humm|im hum|mm hm|mom|momma|mama|mum|ah ha|oh okay|"
+    "makes sense|fine|true|exactly|really|im okay",
     "de": "ja|jaja|genau|okay|ok|gut|klar|stimmt|richtig|ach so|achso|aha|ah|oh|mhm|hm|hmm|mm|verstehe|alles klar",
     "fr": "oui|ouais|ok|okay|daccord|bien|bien sûr|ah|ah bon|oh|hm|hmm|mm|mhm|je vois|exactement|voilà|très bien",
     "es": "sí|si|vale|ok|okay|claro|bien|bueno|ajá|aja|ah|oh|mm|mhm|hmm|ya|entiendo|de acuerdo|exacto|muy bien",
@@ -25,12 +29,27 @@ _LISTENING = {
     "zh": "嗯|嗯嗯|对|对对|好|好的|是|是的|哦|噢|啊|行|明白|明白了|知道了|没错|当然|ok",
     "ja": "はい|うん|うんうん|ええ|そう|そうですね|そうですか|なるほど|へえ|ああ|あー|おお|わかりました|了解|ok",
 }
+# They interrupt, however short.
+_STOPPING = {
+    "en": "stop|wait|no|nope|hey|hello|sorry|what|why|who|help|pause|quiet|hold",
+    "de": "stopp?|halt|warten?|nein|nee|he|hallo|entschuldigung|moment|was|warum|wer|hilfe|ruhe",
+    "fr": "stop|arrête[zr]?|attend[sr]?|attendez|non|hé|allô|pardon|quoi|pourquoi|qui|aide|silence",
+    "es": "para|alto|basta|espera|espere|no|oye|oiga|hola|perdón|qué|quién|ayuda|silencio",
+    "it": "stop|ferma|fermo|basta|aspetta|aspetti|no|ehi|pronto|scusi|scusa|cosa|perché|chi|aiuto|silenzio",
+    "pt": "para|pare|chega|espera|espere|não|ei|olá|desculpe|quê|quem|ajuda|silêncio",
+    "nl": "stop|wacht|nee|hé|hallo|sorry|wat|waarom|wie|help|stil",
+    "ru": "стоп|стой|стойте|хватит|подожди|подождите|нет|эй|алло|извините|что|почему|кто|помогите|тихо",
+    "zh": "停|停下|等|等等|等一下|不|不是|喂|什么|为什么|谁|救命|安静",
+    "ja": "止めて|やめて|ストップ|待って|ちょっと待って|いいえ|いや|違|ねえ|もしもし|すみません|何|なぜ|誰|助けて",
+}
 # With which no sentence ends that is not a question. `(?<!\w )` is the start of the text.
 _OPEN = {
     "en": "an?|the|and|or|but|for|(?<!want )(?<!have )(?<!like )(?<!need )to|of|with|at|from|by|my|your|our|their|its|"
     "because|since|if|than|if .*then|(?<=is )that|i|id|im|ill|ive|we|um|uh|er|about|into|some|very|"
     "(?<!it )(?<!that )(?<!this )(?<!what )(?<!he )(?<!she )(?:is|was)|(?<!they )(?<!we )(?<!you )(?:are|were)|"
-    r"really|the \w+ that|(?<!it )(?<!come )(?<!hold )on|(?<!come )in|(?<=would )like|"
+    r"really|the \w+ that|(?:tell|say|know|think|hope)(?: \w+){0,3} that|(?:or|and) (?:maybe|perhaps|then)|"
+    r"number is(?: ?(?:\d|zero|oh|one|two|three|four|five|six|seven|eight|nine)){1,3}|"
+    r"(?<!it )(?<!come )(?<!hold )on|(?<!come )in|(?<=would )like|"
     r"(?<!\w )(?:if|when|while)(?: \w+){3,5}|"
     r"(?<!\w )(?:so|well|i think|i guess|i mean|let me see|let me think)",
     "de": "eine?|einen|einem|einer|der|die|das|den|dem|des|und|oder|aber|für|mit|von|zu|nach|bei|meine?|deine?|weil|"
@@ -57,30 +76,44 @@ _PHRASES = {
     language: re.compile(rf"(?:(?:{phrases})(?: |$){'?' if language in WITHOUT_SPACES else ''}){{1,{MOST}}}")
     for language, phrases in _LISTENING.items()
 }
+_STOPS = {
+    language: re.compile(words if language in WITHOUT_SPACES else rf"\b(?:{words})\b")
+    for language, words in _STOPPING.items()
+}
+_ASKING = re.compile(r"\b(?:what|where|whom?|whose|which|when|why|how)\b")
 _LAST_END = re.compile(r"[.?!。？！؟](?=[^.?!。？！؟]*$)")
 
 
-def is_backchannel(text: str, speech_s: float, *, asked: bool, language: str | None = None) -> bool:
+def is_backchannel(text: str, speech_s: float, sure: float = 0.0, *, asked: bool, language: str | None = None) -> bool:
     """Whether words during an answer only say that its listener listens.
 
     Args:
         speech_s: their length in seconds.
+        sure: the mean logarithm of their probability; 0 if it is not known.
         asked: whether the answer has asked something: then "yeah" is an answer.
         language: of the words; None: any.
     """
     said = plain(text)
-    known = [_PHRASES[key] for key in _of(language, _PHRASES)]
-    return not asked and speech_s <= LONGEST_S and any(phrases.fullmatch(said) for phrases in known)
+    languages = _of(language, _PHRASES)
+    if asked or speech_s > LONGEST_S:
+        return False
+    if speech_s <= SHORT_S and sure < UNSURE and not any(_STOPS[key].search(said) for key in languages):
+        return True
+    return any(_PHRASES[key].fullmatch(said) for key in languages)
 
 
 def is_half(text: str, language: str | None = None) -> bool:
-    """Whether a sentence has to go on: its recogniser says so, or, in a known `language`, its last words do."""
-    said = text.strip()
-    if said.endswith(("?", "？")):
+    """Whether a sentence has to go on: its recogniser says so, or, in a known `language`, its last words do.
+
+    Whisper writes a question mark after half of a question, too, and only English ends whole ones with such words.
+    """
+    said, words = text.strip(), plain(text)
+    languages = _of(language, _HALF) if language else []
+    if said.endswith(("?", "？")) and (languages != ["en"] or _ASKING.search(words)):
         return False
     if said.endswith(("...", "…", ",", "-", "，", "、")):
         return True
-    return bool(language) and any(_HALF[key].fullmatch(plain(said)) for key in _of(language, _HALF))
+    return any(_HALF[key].fullmatch(words) for key in languages)
 
 
 def asks(said: str) -> bool:

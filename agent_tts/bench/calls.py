@@ -25,7 +25,7 @@ QUIET_S = 1.0  # without a sound of the agent: it has said what it has to say
 ANSWER_S = 20.0  # for an answer to begin
 SPEECH_S = 60.0  # for an answer to end, before a step that waits for it
 HEAR_OUT_S = 5.0  # for the answer to the last step to end, before the caller leaves
-WATCH_S = 2.5  # after what is no interruption; an agent that stopped for it goes on, or answers
+WATCH_S = 1.5  # after what is no interruption; an agent that stopped for it goes on, or answers
 STUCK_S = 10.0  # one that has not gone on by then does not
 BACK_S = 0.6  # a sound of the agent within so long: it is speaking
 EARLY_S = 0.05  # by which the message of an answer may come after its first sound
@@ -48,6 +48,7 @@ class CallStep:
     found: str = NO_CALL  # or as expected, or early, twice, silenced, unanswered, not speaking
     answer_ms: int | None = None  # from the end of the caller's speech to the first sound of the answer
     silence_ms: int | None = None  # from the caller's first sound to the last of an answer that was interrupted
+    marks: dict[str, int] = field(default_factory=dict)  # those of the answer
     recognised: str = ""
     wrong: list[str] = field(default_factory=list)  # what else is not as expected
     words: dict[str, Part] = field(default_factory=dict)  # wrong words of how many, by figure
@@ -60,7 +61,7 @@ class CallStep:
     def document(self) -> dict[str, Any]:
         """All but times and sound."""
         step = {"verb": self.step.verb, "said": self.step.text, "expected": self.step.expected}
-        names = ("found", "passed", "answer_ms", "silence_ms", "recognised", "wrong", "words")
+        names = ("found", "passed", "answer_ms", "silence_ms", "marks", "recognised", "wrong", "words")
         return {"scenario": self.scenario, "step": self.number, **step, **{name: getattr(self, name) for name in names}}
 
 
@@ -217,6 +218,7 @@ def _judge(one: CallStep, line: AgentLine, end: float) -> None:
         sound, _ = _sound_of(before[-1], line, cut)
         one.speech["wer_heard"] = Recording(cut.text, "en", sound, RATE)
     if begun:
+        one.marks = begun[0].marks
         sound, after = _sound_of(begun[0], line)
         if after is None or after.kind == "answer":  # it was heard to its end
             one.speech["wer_agent"] = Recording(begun[0].text, "en", sound, RATE)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent_tts.bench.people import Noise
+from agent_tts.config.loading import read_yaml_file
 from agent_tts.errors import SettingsError
 from agent_tts.protocol.validation import first_complaint
 
@@ -102,6 +102,7 @@ class AgentScript(Script):
 
     scenarios: list[AgentScenario] = Field(min_length=1)
     thresholds: Thresholds = Thresholds()
+    settings: dict[str, Any] = {}  # of a node that is started
     answer: str = "All right."  # of the scripted LLM to what no step has an answer for
 
     def answer_to(self, said: str) -> str:
@@ -119,14 +120,14 @@ def _likeness(one: str, other: str) -> float:
 
 def script_of(wanted: str) -> AgentScript:
     """A file, or a set that is built in. Raises SettingsError: there is no such file, or what is wrong in it."""
-    sets, path = _read(SETS), Path(wanted)
+    sets, path = read_yaml_file(SETS), Path(wanted)
     if wanted == "shipped":
-        given = _read(SHIPPED)
+        given = read_yaml_file(SHIPPED)
     elif wanted in (names := [*sets["sets"], "table"]):
         made = [scenario for name in sets["sets"] if wanted in (name, "table") for scenario in _calls(name, sets)]
         given = {**sets["common"], "scenarios": made}
     elif path.is_file():
-        given = _read(path)
+        given = read_yaml_file(path)
     else:
         raise SettingsError(f"{wanted}: is no file; built-in sets are shipped, {', '.join(names)}")
     try:
@@ -134,13 +135,6 @@ def script_of(wanted: str) -> AgentScript:
     except ValidationError as error:
         complaint = first_complaint(error)
         raise SettingsError(f"{path.name}: {'.'.join(complaint.path)}: {complaint.reason}") from None
-
-
-def _read(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path.name}: {error}") from None
 
 
 def _calls(name: str, sets: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import av
@@ -48,6 +48,7 @@ class AgentEvent:
     at: float  # on the monotonic clock
     kind: Told
     text: str = ""  # words of the user; of the answer as far as it was spoken; of it that were heard
+    marks: dict[str, int] = field(default_factory=dict)  # of a node's answer: ms from the end of the user's speech
 
 
 class AgentLine:
@@ -145,6 +146,7 @@ class _NodeLine(AgentLine):
                 self.tell("transcript", data["text"])
             case "turn":
                 self._answer = self.tell("answer")
+                self._answer.marks = data["marks"]
             case "bot-tts-text" if self._answer is not None:
                 self._answer.text += f" {data['text']}"
             case "interrupted" if self._answer is not None:

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import linear_regression
 
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent_tts.bench.statistics import background
 from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.system.in_child import die_with
 from agent_tts.system.processes import stat_of
 
 START_S = 300.0  # a large model is read from disk
@@ -62,6 +64,8 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
         stderr=asyncio.subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if not is_of_environment(name)},
         start_new_session=sys.platform != "win32",  # Ctrl-C reaches only this process, which stops the node
+        # A process that is killed stops nothing.
+        preexec_fn=None if sys.platform == "win32" else partial(die_with, os.getpid()),
     )
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with background(_read(process, url), "log of the node"):

@@ -6,10 +6,12 @@ from agent_tts.system.entrance import enter
 
 __all__ = ["main"]
 
+STAYS = (["serve"], ["agent"], ["cluster", "start"], ["cluster", "join"])  # commands that no SIGHUP ends
+
 
 def main() -> None:
     """Run the command that the process was started with."""
-    enter(hangs_up=sys.argv[1:2] not in (["serve"], ["agent"]))
+    enter(hangs_up=not any(sys.argv[1 : 1 + len(words)] == words for words in STAYS))
     from agent_tts.cli.app import app
     from agent_tts.cli.options import output_told
 

@@ -85,7 +85,9 @@ async def opened(options: AgentOptions, script: AgentScript) -> AsyncIterator[tu
             llm = stack.enter_context(scripted_llm(script.answer_to))
             room = {"agent__calls": callers + SPARE_CALLS, **limits(callers)}
             settings = {"agent__llm__base_url": llm, "agent__stt__model": whisper_source(options.whisper), **room}
-            url = (await stack.enter_async_context(own_node("agent", **settings | options.node.settings))).url
+            scripted = {key.replace(".", "__"): value for key, value in script.settings.items()}
+            node = own_node("agent", **settings | scripted | options.node.settings)
+            url = (await stack.enter_async_context(node)).url
             await _hearing(url)
         yield partial(node_line, http_url(url), key), {"url": url}
 

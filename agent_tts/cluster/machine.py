@@ -113,6 +113,8 @@ class Machine:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
+        loop.add_signal_handler(signal.SIGHUP, logger.info, "SIGHUP: a cluster keeps the settings of its start")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # also one that has come before
         with _only_one(self.folder):
             await self.door.start()
             parts = {"ray": self._keep_ray, "watching": self._keep_watching}

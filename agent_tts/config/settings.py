@@ -422,7 +422,7 @@ class Agent(Section):
     voice: str | None = Field(None, description="voice of the answers; default: the engine's")
     language: str | None = Field(None, description="language of the answers; default: the voice's")
     idle_s: float = Field(300.0, gt=0, description="a call without speech ends after this")
-    vad_start_s: float = Field(0.2, gt=0, le=2, description="shortest speech that starts a turn")
+    vad_start_s: float = Field(0.15, gt=0, le=2, description="shortest speech that starts a turn")
     vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which the turn detector is asked")
     level_db: float = Field(-40.0, ge=-96, le=0, description="peaks below which nobody speaks, dB of full scale")
     turn_silence_s: float = Field(
@@ -462,7 +462,9 @@ class Settings(Section):
     )
     queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
     lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
-    normalize: bool = Field(False, description="default of normalize: numbers, money and dates as words")
+    normalize: bool | None = Field(
+        None, description="default of normalize: numbers, money and dates as words; null: with hibari and espeak alone"
+    )
     lexicon: dict[str, Any] = Field(
         {}, description="how words are said in every voice: nginx: engine x; or GIF: {ipa: dʒɪf, alias: jif}"
     )

@@ -15,6 +15,7 @@ from agent_tts.engine.laps import Laps
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.errors import SettingsError, needing
+from agent_tts.text.normalize import prepare
 
 DEFAULT_SLOTS = 64
 CPU_SLOTS = 4  # of a neural engine without a GPU
@@ -38,6 +39,7 @@ def create_engine(settings: Settings) -> Engine:
     name = chosen_engine(settings)
     if settings.watermark != "none" and name != "qwen3":
         raise SettingsError(f"watermark: only the engine qwen3 marks its speech, this node's is {name}: leave it out")
+    prepare()
     slots = settings.slots or DEFAULT_SLOTS
     if name == "tone":
         from agent_tts.engine.tone import ToneEngine

@@ -58,9 +58,9 @@ class Later:
 
     This is how contexts wait for one another where a dialect has them spoken one at a time: the adapter yields a
     generator that has not begun, of a message of so many characters, and the session iterates it as if the message had
-    come then. The generator yields another `Later` if it must wait again. What waits for one context keeps its order,
-    and what comes while some of it is obeyed stays behind all of it. The session refuses what is too much with
-    `TextTooLong`, about no context.
+    come then. The generator yields another `Later` if it must wait again, and with it waits all that is behind it:
+    it is not asked. What waits for one context keeps its order, and what comes while some of it is obeyed stays behind
+    all of it. The session refuses what is too much with `TextTooLong`, about no context.
     """
 
     context_id: str
@@ -172,6 +172,8 @@ class ProtocolAdapter:
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
         """The commands in a message of the client. A generator: errors are raised while it is iterated.
+
+        It may rest between any two of them, and `encode` get events meanwhile.
 
         Raises:
             SpeechError: the client's message is invalid. Commands that were yielded before remain valid. The error is

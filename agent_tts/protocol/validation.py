@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Mapping
 from itertools import accumulate
@@ -88,7 +89,15 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # `json.loads` would make one for each message
+def _finite(text: str) -> float:
+    """A number; raises ValueError for one that no float holds."""
+    if math.isinf(number := float(text)):
+        raise ValueError
+    return number
+
+
+# `json.loads` would make one for each message.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def _check_fields(found: dict[str, Any]) -> None:

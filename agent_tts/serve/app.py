@@ -8,6 +8,7 @@ import gzip
 import importlib
 import json
 import os
+import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -237,7 +238,11 @@ class _Page(StaticFiles):
     """The files of the page, packed for browsers that unpack them: 110 KB for the first visit, not 260."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        return super().lookup_path(path) if len(path) <= MAX_PAGE_PATH else ("", None)
+        """In a thread, which also packs the file: that takes milliseconds. PNG is packed already."""
+        place, found = super().lookup_path(path) if len(path) <= MAX_PAGE_PATH else ("", None)
+        if found is not None and stat.S_ISREG(found.st_mode) and not place.endswith(".png"):
+            _packed(place, found.st_mtime_ns)
+        return place, found
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
@@ -269,10 +274,10 @@ async def _no_agent(_: object) -> Response:
 
 
 def _openapi_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    made = functools.cache(lambda: json.dumps(app.openapi()).encode())
+    made = functools.cache(lambda: json.dumps(app.openapi()).encode())  # in 0.2 s
 
     async def openapi(_: Request) -> Response:
-        return Response(made(), media_type="application/json")
+        return Response(await app.state.node.computing(made), media_type="application/json")
 
     return openapi
 

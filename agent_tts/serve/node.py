@@ -55,8 +55,16 @@ class Aside:
 
     async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`, which has its turn after what came before. Cancelling it only ends the wait."""
-        async with self._places:
-            return await asyncio.to_thread(work, *args, **kwargs)
+        await self._places.acquire()
+        working = asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
+        working.add_done_callback(self._end)
+        return await asyncio.shield(working)
+
+    def _end(self, working: asyncio.Future[Any]) -> None:
+        """Work has ended, which nobody may wait for any more."""
+        if not working.cancelled():
+            working.exception()  # it counts as seen
+        self._places.release()
 
 
 class OpenSession(Protocol):

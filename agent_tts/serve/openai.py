@@ -46,7 +46,7 @@ class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     stream: bool = Field(True, description="of vLLM-Omni: the answer is always sent while it is made")
     task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = Field(None, description="of vLLM-Omni")
 
-    def options(self, *, normalize: bool = False) -> SpeechOptions:
+    def options(self, *, normalize: bool | None = None) -> SpeechOptions:
         """The engine's options, unpaced; `normalize` is the value if the request has none."""
         voice = self.voice.id if isinstance(self.voice, VoiceRef) else self.voice
         return speech_options(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,21 @@ MAX_FLUSHES = 1_000  # unanswered, per context: each uses memory of the engine
 MAX_REPLIES = 1_000  # answers that a client may leave unread before it is disconnected
 
 # Characters of a text that are read at once, in about a millisecond with all that markup and lexicons can do; and of
-# what a client may send while earlier text is read, or for the time when it has been spoken, where each command counts
-# for COMMAND_COST more. Thousands of commands and messages may wait: so many have their turn at once.
+# what a client may send while earlier text is read, or for the time when it has been spoken, where each message counts
+# for MESSAGE_COST more. Thousands of messages may wait, each of hundreds of commands: so many commands and ends of
+# messages have their turn at once.
 SLICE_CHARS = 256
-MAX_BEHIND, COMMAND_COST = 250_000, 100
-FOLLOWING = 8
+MAX_BEHIND, MESSAGE_COST = 250_000, 100
+FOLLOWING = 16
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Messages that are obeyed one after another: one that has come, or all that have waited for a context."""
+
+    messages: deque[adapter.Later]
+    has_waited: bool
+    about: str | None = None  # the context of the first message's last command
 
 
 class Session:
@@ -80,12 +91,13 @@ class Session:
         # Audio that was polled. Contexts that are open together are heard together: each has its share of the time.
         self.heard_s = 0.0
         self._paces = Paces()
-        # The rest of a text that is read in slices, of which the first was read; and the commands that came after it.
+        # The rest of a text that is read in slices, of which the first was read; and what is obeyed after it.
         self._rest: tuple[Utterance, str] | None = None
-        self._behind: deque[Command] = deque()
-        # What waits for the end of a context to be told, by its id; and what has waited, and came behind that.
-        self._later: dict[str, list[adapter.Later]] = {}
-        self._due: deque[Iterable[Command]] = deque()
+        self._due: deque[_Line] = deque()
+        # What waits for the end of a context to be told, by its id.
+        self._later: dict[str, deque[adapter.Later]] = {}
+        # The costs of the messages that have come, and of those that wait or have waited.
+        self._unread = self._waiting = 0
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
         # Open contexts that may have events, in round-robin order.
@@ -107,27 +119,28 @@ class Session:
 
     # ------------------------------------------------------------ the transport's side
 
-    def receive(self, commands: Iterable[Command]) -> None:
-        """Obey the commands of an adapter, or have them wait for what `go_on` reads. An error is answered and drops the
-        rest of them.
+    def receive(self, commands: Iterable[Command], size: int = 0) -> None:
+        """Obey the commands of an adapter, which has them from a message of `size` characters; many of them, and those
+        behind a long text, wait for `go_on`. An error is answered and drops the rest of them.
 
         Raises:
-            SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits.
+            SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits to be obeyed.
         """
         self._active_at = self._clock()
-        if self._due:
-            self._due.append(commands)
-        else:
-            self._obey(commands)
+        message = adapter.Later("", size, iter(commands))
+        self._due.append(_Line(deque([message]), has_waited=False))
+        self._unread += _cost(message)
+        if len(self._due) == 1:
+            self._obey_some()
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
-        if sum(map(_cost, self._behind)) > MAX_BEHIND:
+        if self._unread > MAX_BEHIND:
             raise SlowConsumer("the client sends text faster than it is read")
 
     @property
     def is_reading(self) -> bool:
         """Whether `go_on` has something to do; `poll` does it too."""
-        return self._rest is not None or bool(self._behind or self._due)
+        return self._rest is not None or bool(self._due)
 
     def go_on(self) -> None:
         """Read a slice of the text that waits, or obey some of what came after it or has waited for a context."""
@@ -135,31 +148,41 @@ class Session:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
                 self._read(utterance, text)
+        self._obey_some()
+
+    def _obey_some(self) -> None:
         for _ in range(FOLLOWING):
-            if self._rest is not None or not self.is_reading:
+            if self._rest is not None or not self._due:
                 break
-            if self._behind:
-                command = self._behind.popleft()
-                try:
-                    self._dispatch(command)
-                except SpeechError as error:
-                    self._refuse(error, getattr(command, "id", None))
-            else:
-                self._obey(self._due.popleft())
-        if self._behind or self._due:
+            self._obey(self._due[0])
+        if self._due:
             self.waker()
 
-    def _obey(self, commands: Iterable[Command]) -> None:
-        context_id: str | None = None
+    def _obey(self, line: _Line) -> None:
+        """Obey the next command of a line, or find that its first message has no more."""
         try:
-            for command in commands:
-                context_id = getattr(command, "id", None)
-                if self._rest is not None or self._behind:
-                    self._behind.append(command)
-                else:
-                    self._dispatch(command)
+            command = next(line.messages[0].commands, None)
+            if isinstance(command, adapter.Later):
+                self._wait(command, line)
+            elif command is not None:
+                line.about = getattr(command, "id", None)
+                self._dispatch(command)
+            if command is not None:
+                return
         except SpeechError as error:
-            self._refuse(error, context_id)
+            self._refuse(error, line.about)
+        if self._due and self._due[0] is line:  # else it was dropped
+            self._count(line.messages.popleft(), has_waited=line.has_waited)
+            line.about = None
+            if not line.messages:
+                self._due.popleft()
+
+    def _count(self, *over: adapter.Later, has_waited: bool) -> None:
+        """Messages that are obeyed or dropped cost nothing any more."""
+        if has_waited:
+            self._waiting -= sum(map(_cost, over))
+        else:
+            self._unread -= sum(map(_cost, over))
 
     def _refuse(self, error: SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
@@ -186,8 +209,9 @@ class Session:
             elif event is not None:
                 return event
         reply = self._replies.popleft()
-        if (ended := _ended(reply)) is not None:
-            self._due.extend(later.commands for later in self._later.pop(ended, ()))
+        ended = _ended(reply)
+        if ended is not None and (messages := self._later.pop(ended, None)) is not None:
+            self._due.append(_Line(messages, has_waited=True))
         return reply
 
     @property
@@ -236,8 +260,8 @@ class Session:
             utterance.stop()
         self._contexts.clear()
         self._rest = None
-        for waiting in (self._behind, self._later, self._due):
-            waiting.clear()
+        self._later.clear()
+        self._due.clear()
         self._replies.clear()
         self._ready.clear()
 
@@ -272,10 +296,8 @@ class Session:
                 self._reply(adapter.Pong(t, self._played()))
             case adapter.Echo():
                 self._reply(command)
-            case adapter.Later():
-                self._wait(command)
             case adapter.Drop(context_id=context_id):
-                self._later.pop(context_id, None)
+                self._count(*self._later.pop(context_id, ()), has_waited=True)
             case adapter.Close():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
@@ -354,15 +376,23 @@ class Session:
             raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
         utterance.flush(flush_id)
 
-    def _wait(self, later: adapter.Later) -> None:
+    def _wait(self, later: adapter.Later, line: _Line) -> None:
+        """Keep a message until a context has ended; one that has waited takes all that waits behind it along."""
         context_id = later.context_id
-        if context_id not in self._contexts and context_id not in map(_ended, self._replies):
-            self._due.append(later.commands)
-            return
-        waiting = self._later.setdefault(context_id, [])
-        if sum(map(_cost, waiting)) + _cost(later) > MAX_BEHIND:
-            raise TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
-        waiting.append(later)
+        is_over = context_id not in self._contexts and context_id not in map(_ended, self._replies)
+        if not line.has_waited:
+            if self._waiting + _cost(later) > MAX_BEHIND:
+                raise TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
+            self._waiting += _cost(later)
+            line = _Line(deque([later]), has_waited=True)
+            if is_over:
+                self._due.append(line)
+        else:
+            line.messages[0] = later
+            if not is_over:
+                self._due.popleft()
+        if not is_over:
+            self._later.setdefault(context_id, deque()).extend(line.messages)
 
     def _check_writable(self, utterance: Utterance) -> None:
         if utterance.stopped:
@@ -372,7 +402,8 @@ class Session:
 
     def _cancel_all(self, played_ms: float | None) -> None:
         self._later.clear()
-        self._due.clear()
+        self._due = deque(line for line in self._due if not line.has_waited)
+        self._waiting = 0
         for utterance in list(self._contexts.values()):
             self._cancel(utterance, played_ms)
 
@@ -454,13 +485,8 @@ class Session:
         self.waker()
 
 
-def _cost(command: Command) -> int:
-    match command:
-        case Append(content=str(text)):
-            return COMMAND_COST + len(text)
-        case adapter.Later(chars=chars):
-            return COMMAND_COST + chars
-    return COMMAND_COST
+def _cost(message: adapter.Later) -> int:
+    return MESSAGE_COST + message.chars
 
 
 def _ended(reply: Event) -> str | None:

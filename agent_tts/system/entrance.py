@@ -18,7 +18,7 @@ def enter(*, hangs_up: bool) -> None:
         if os.getpid() == 1:
             be_init()
         if not hangs_up:
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until `Reload.serve`, if it is called
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until somebody handles it
 
 
 def open_streams() -> None:

@@ -21,13 +21,14 @@ _MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS
 _ENDS = ".!?…؟।"
 _CLOSERS = "".join(CLOSERS)
 # What stands before a point that ends a sentence: a word, a number, or a short name that a starter may follow.
-_WORD = re.compile(r"[^\W\d_]+[^\W\d_A-Z]|\d+(?:[.,]\d+)*")
+_WORD = re.compile(r"[^\W\d_]+[^\W\d_A-Z]|[$€£¥₹#+−-]*\d+(?:[.,:]\d+)*(?:[%°€]|[a-z]{1,2})?")
 _SHORT = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 # What a point also joins to a name: ends of names of hosts and files.
 _ENDINGS = re.compile(
     "ai|app|br|ca|ch|cn|co|com|css|csv|de|dev|docx?|edu|e[su]|exe|fr|go|gov|html|info|io|it|java|jpe?g|json|jp|js|kr|md|me|"
     "mp3|net|org|pdf|php|png|pt|py|rb|rs|ru|sh|sql|tsx?|txt|uk|us|vue|xml|ya?ml|zip"
 )
+_ADDRESS = re.compile(r"[^\W_]\.[^\W\d_]{2}|@")
 
 Char = tuple[str, int]  # a character and its offset in the raw text
 
@@ -85,6 +86,11 @@ class Breaks:
     def in_word(self) -> bool:
         """Whether a word of prose ends here, rather than a name of a program."""
         return len(self._word) > 1 and self._word.isalpha()
+
+    @property
+    def in_address(self) -> bool:
+        """Whether the last word so far is an address or the name of a file: "x.com/a"."""
+        return _ADDRESS.search(self._word) is not None
 
     @property
     def in_letter(self) -> bool:

@@ -46,7 +46,7 @@ _TAG = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _URL_STARTS = ("http://", "http://www.", "https://", "https://www.", "www.")
-_URL_ENDERS = frozenset('<>"`|\\^{}[] \n')
+_URL_ENDERS = frozenset('<>"`|\\{}[] \n')
 _URL_TRAILING = frozenset(".,;:!?')*_~")
 _CHECK_BOXES = (" ", "x", "X")  # in brackets
 _IN_BRACKETS = "0123456789,;–-^ xX"
@@ -324,7 +324,8 @@ class Cleaner:
     def _power(self, mark: str, start: int) -> Mode:
         """x^2, 10^{-3}; a letter only above another one."""
         held = [(mark, start)]
-        is_whole = (is_word(self._before) or self._before == ")") and (yield from self._group(held))
+        raised = (is_word(self._before) or self._before == ")") and not self._breaks.in_address
+        is_whole = raised and (yield from self._group(held))
         if is_whole and (self._breaks.in_letter or not held[-2][0].isalpha() or not self._before.isalpha()):
             return self._say_formula(f"^{{{_text(held[1:-1]).strip('{}')}}}", held)
         self._pass(mark, start)

@@ -49,6 +49,9 @@ _SILENT_LETTERS = {
 }
 
 
+KNOWN_CHARS = 32  # of tokens whose lengths are kept, 5 MB at most: longer ones seldom come again
+
+
 class Length(NamedTuple):
     """Pieces of a token as (characters, nominal ms), and the pause after the last. No piece has over `LONG_PIECE`."""
 
@@ -56,9 +59,12 @@ class Length(NamedTuple):
     pause_ms: float
 
 
-@lru_cache(4_096)  # most words of a text are common ones
 def length(token: str, language: str = "en") -> Length:
     """Nominal duration of a token (text without white space) at normal speed, in a language such as "en" or "en-us"."""
+    return (_known if len(token) <= KNOWN_CHARS else _length)(token, language)
+
+
+def _length(token: str, language: str) -> Length:
     language = language.partition("-")[0]
     pause_ms = _pause_ms(token)
     pieces: list[tuple[int, float]] = []
@@ -75,6 +81,9 @@ def length(token: str, language: str = "en") -> Length:
     if pause_ms and any(ms for _, ms in pieces):
         pieces[-1] = (pieces[-1][0], pieces[-1][1] + FINAL_MS)
     return Length(tuple(pieces), pause_ms)
+
+
+_known = lru_cache(4_096)(_length)  # most words of a text are common ones
 
 
 def _pause_ms(token: str) -> float:

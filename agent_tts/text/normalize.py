@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
-from agent_tts.text.chars import PICTOGRAPH, spread
-from agent_tts.text.spoken import de, en, es, fr, it, ja, ko, pt, ru, zh
+from agent_tts.text.chars import PICTOGRAPH, WIDE_CLAUSE_MARKS, spread
+from agent_tts.text.spoken.de import German
+from agent_tts.text.spoken.en import English
+from agent_tts.text.spoken.es import Spanish
+from agent_tts.text.spoken.fr import French
+from agent_tts.text.spoken.it import Italian
+from agent_tts.text.spoken.ja import Japanese
+from agent_tts.text.spoken.ko import Korean
+from agent_tts.text.spoken.pt import Portuguese
+from agent_tts.text.spoken.ru import Russian
 from agent_tts.text.spoken.runs import ITEM, MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, is_code
+from agent_tts.text.spoken.zh import Chinese
+from agent_tts.text.words import MARKS, UNSPACED
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
 MAX_WORDS = 8  # that are looked at together
@@ -26,39 +36,58 @@ _TRAILING = ".,;:!?…\"'”’»)]}"
 # After a number with its unit: the point is that of an abbreviation, not of a sentence ("5 in., 5 in. long").
 _ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W\d_A-ZÀ-ÖØ-ÞА-Я])")
 
+# Of scripts without spaces: no word goes on before or behind it, so that it is spoken as it comes.
+_UNSPACED = re.compile(f"{UNSPACED}|[{MARKS}{''.join(WIDE_CLAUSE_MARKS)}]")
+
 Sink = Callable[[str, int], None]
 Chars = list[tuple[str, int]]
 
 
-# To add a language, give it a column of `words.tsv`, and write a module with a `table()` like `de.py`, or, for a script
-# without spaces between a number and what follows, with `runs()` like `zh.py`. Text in others is left to the engine.
-TABLES: dict[str, Callable[[], Table]] = {
-    "de": de.table,
-    "en": en.table,
-    "es": es.table,
-    "fr": fr.table,
-    "it": it.table,
-    "pt": pt.table,
-    "ru": ru.table,
+# To add a language, give it a column of `words.tsv` and a part of `languages.toml`, and write a class like that of
+# `es.py`, or, for a script without spaces between a number and what follows, like that of `ja.py`. Text in others is
+# left to the engine.
+TABLES: dict[str, type[Table]] = {
+    "de": German,
+    "en": English,
+    "es": Spanish,
+    "fr": French,
+    "it": Italian,
+    "pt": Portuguese,
+    "ru": Russian,
 }
-RUNS: dict[str, Callable[[], Runs]] = {"ja": ja.runs, "ko": ko.runs, "zh": zh.runs, "cmn": zh.runs}
+RUNS: dict[str, type[Runs]] = {"ja": Japanese, "ko": Korean, "zh": Chinese, "cmn": Chinese}
 _MONTH_FIRST = frozenset(("", "us", "ca", "ph"))  # regions of English that write 12/31/2024
 
 
-@lru_cache(maxsize=64)
 def table_of(language: str) -> Table | None:
     """The table of a language code, that of Britain for English elsewhere than in America; None if there is none."""
     code, _, region = language.lower().partition("-")
-    if code == "en":
-        return en.table(day_first=region.partition("-")[0] not in _MONTH_FIRST)
-    return TABLES[code]() if code in TABLES else None
+    return _table(code, day_first=code == "en" and region.partition("-")[0] not in _MONTH_FIRST)
 
 
-@lru_cache(maxsize=8)
+@cache
+def _table(code: str, *, day_first: bool) -> Table | None:
+    return TABLES[code].of(code, **{"day_first": True} if day_first else {}) if code in TABLES else None
+
+
 def runs_of(language: str) -> Runs | None:
     """The runs of a language code; None if it has a table, or is not known."""
-    make = RUNS.get(language.lower().partition("-")[0])
-    return None if make is None else make()
+    return _runs(language.lower().partition("-")[0].replace("cmn", "zh"))
+
+
+@cache
+def _runs(code: str) -> Runs | None:
+    return RUNS[code].of(code) if code in RUNS else None
+
+
+def prepare() -> None:
+    """Build the rules of all languages, which the first text of one would wait for, up to 25 ms."""
+    for language in (*TABLES, "en-gb", *RUNS):
+        reader = normalizer(lambda ch, offset: None, language)
+        assert reader is not None
+        for place, ch in enumerate("1 mit 1 до 1 через 1 "):  # German and Russian have tables of their own behind these
+            reader.push(ch, place)
+        reader.flush(0)
 
 
 def normalizer(sink: Sink, language: str) -> _InRuns | _InWords | None:
@@ -135,6 +164,10 @@ class _InWords:
             self._at_start = self._at_start or ch == "\n"
         elif ch.isspace():
             self._end_word(ch, offset)
+        elif ch >= "\u0e00" and _UNSPACED.match(ch):
+            self.flush(offset)
+            self._before, self._at_start = ch, False
+            self._sink(ch, offset)
         elif self._passing:
             self._sink(ch, offset)
         else:

@@ -5,28 +5,18 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# fmt: off
-_ARPABET = {
-    "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "aʊ", "AY": "aɪ", "EH": "ɛ", "ER": "ɝ", "EY": "eɪ", "IH": "ɪ",
-    "IY": "i", "OW": "oʊ", "OY": "ɔɪ", "UH": "ʊ", "UW": "u", "B": "b", "CH": "tʃ", "D": "d", "DH": "ð", "F": "f",
-    "G": "ɡ", "HH": "h", "JH": "dʒ", "K": "k", "L": "l", "M": "m", "N": "n", "NG": "ŋ", "P": "p", "R": "ɹ", "S": "s",
-    "SH": "ʃ", "T": "t", "TH": "θ", "V": "v", "W": "w", "Y": "j", "Z": "z", "ZH": "ʒ",
+from agent_tts.text.data import data
+
+_SIGNS: dict[str, dict[str, str]] = {
+    name: dict(pair.split() for pair in pairs.split(",")) for name, pairs in data("phones").items()
 }
-# fmt: on
+_ARPABET = _SIGNS["arpabet"]
 _UNSTRESSED = {"AH": "ə", "ER": "ɚ"}
 _STRESS = {"1": "ˈ", "2": "ˌ"}
 _PHONE = re.compile(r"([A-Z]{1,2})([012]?)")
 
 
-# X-SAMPA, each before its IPA; what is not here (a, b, ... z, and the point) is the same in both.
-_PAIRS = r"""
-    g ɡ, A ɑ, B β, C ç, D ð, E ɛ, F ɱ, G ɣ, H ɥ, I ɪ, J ɲ, K ɬ, L ʎ, M ɯ, N ŋ, O ɔ, P ʋ, Q ɒ, R ʁ, S ʃ, T θ, U ʊ, V ʌ,
-    W ʍ, X χ, Y ʏ, Z ʒ, 1 ɨ, 2 ø, 3 ɜ, 4 ɾ, 5 ɫ, 6 ɐ, 7 ɤ, 8 ɵ, 9 œ, & ɶ, @ ə, { æ, } ʉ, ? ʔ, B\ ʙ, G\ ɢ, H\ ʜ, I\ ᵻ,
-    J\ ɟ, K\ ɮ, L\ ʟ, M\ ɰ, N\ ɴ, R\ ʀ, U\ ᵿ, X\ ħ, h\ ɦ, j\ ʝ, l\ ɺ, p\ ɸ, r\ ɹ, s\ ɕ, v\ ʋ, x\ ɧ, z\ ʑ, 3\ ɞ, @\ ɘ,
-    ?\ ʕ, d` ɖ, l` ɭ, n` ɳ, r` ɽ, r\` ɻ, s` ʂ, t` ʈ, z` ʐ, @` ɚ, 3` ɝ, b_< ɓ, d_< ɗ, g_< ɠ, J\_< ʄ, G\_< ʛ, : ː, :\ ˑ,
-    " ˈ, % ˌ, ' ʲ, _j ʲ, _h ʰ, _w ʷ, _G ˠ, _?\ ˤ, _n ⁿ, _l ˡ, _> ʼ
-    """
-_X_SAMPA = dict(pair.split() for pair in _PAIRS.split(","))
+_X_SAMPA = _SIGNS["x_sampa"]
 _X_SAMPA |= dict.fromkeys(("~", "_~"), "\u0303") | dict.fromkeys(("=", "_="), "\u0329")
 _X_SAMPA |= {
     "_0": "\u0325",
@@ -91,17 +81,7 @@ def _from_x_sampa(text: str) -> str:
     return said
 
 
-# fmt: off
-_LETTERS = {
-    "aɪ": "eye", "aʊ": "ow", "eɪ": "ay", "oʊ": "oh", "əʊ": "oh", "ɔɪ": "oy", "ɪə": "eer", "eə": "air", "ʊə": "oor",
-    "i": "ee", "ɪ": "i", "y": "ue", "u": "oo", "ʊ": "oo", "ɯ": "oo", "e": "ay", "ɛ": "e", "ø": "ur", "œ": "ur",
-    "ə": "uh", "ɚ": "er", "ɝ": "ur", "ɜ": "ur", "ʌ": "u", "ɐ": "uh", "o": "oh", "ɔ": "aw", "æ": "a", "a": "ah",
-    "ɑ": "ah", "ɒ": "o", "ɨ": "i", "tʃ": "ch", "dʒ": "j", "ts": "ts", "θ": "th", "ð": "th", "ʃ": "sh", "ʒ": "zh",
-    "ɕ": "sh", "ʂ": "sh", "ʑ": "zh", "ʐ": "zh", "ŋ": "ng", "ɲ": "ny", "ʎ": "ly", "j": "y", "ɹ": "r", "ʁ": "r", "ɾ": "t",
-    "ʀ": "r", "ɡ": "g", "x": "kh", "χ": "kh", "ç": "h", "c": "k", "q": "k", "β": "v", "ʋ": "v", "ɣ": "g", "ɫ": "l",
-    "ɬ": "l", "ɸ": "f", "ʍ": "w",
-}
-# fmt: on
+_LETTERS = _SIGNS["letters"]
 _LETTERS |= dict.fromkeys("/.|'\":,ˈˌː", "")
 _LETTERS = {unicodedata.normalize("NFD", sound): letters for sound, letters in _LETTERS.items()}
 _TIES = re.compile("[\u0361\u035c]")

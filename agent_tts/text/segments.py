@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 from agent_tts.text.chars import CJK, LINE_BREAKS, NO_BREAK_SPACES, NOT_FIRST, OPENERS, is_cjk
+from agent_tts.text.data import data, words
 
 MAX_HELD = 24  # characters of a word that is looked at
 # What a wide character (Chinese, Japanese, Korean) counts: it takes as long to say as three letters.
@@ -38,48 +39,8 @@ _BULLET = re.compile(r"[•⁃◦▪‣]")
 _ELISION = re.compile(r"^[^\W\d_]{1,4}['’](?=[^\W\d_])")  # l'Ing.
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# A name, an example or a number follows these.
-_BEFORE_A_NAME = _words(
-    """
-    mr mrs ms dr drs prof rev gen col maj capt lt sgt cpl hon sen rep gov pres st ste mt ft fr msgr
-    e.g i.e cf vs viz al approx n° № no nos p pp fig figs vol vols ch sec art par eq ed eds ext tel
-    hr hrn dipl ing nr z.b d.h u.a vgl bzw ca ggf evtl inkl zzgl abb kap bd aufl s abs hl geb
-    m mm mme mmes mlle mgr p.ex env
-    sra srta dra lic d dª dña ud uds p.ej ej aprox núm pág cap admón
-    profa eng exmo exma
-    sig sigg sig.ra sig.na dott dott.ssa avv arch geom on p.es es idraul dir amm psicol
-    г гг ул им проф акад тов г-н г-жа стр рис гл т.е напр см
-    """
-)
-# These may also be the last word of a sentence.
-_MAYBE_LAST = _words(
-    """
-    etc co inc ltd corp bros jr sr est dept ave av blvd rd
-    jan feb mar apr jun jul aug sep sept oct nov dec
-    usw o.ä str gest ecc avda boul руб коп тыс млн др пр т.д т.п
-    """
-)
-# Words that begin a sentence more often than a name.
-STARTERS = _words(
-    """
-    A An And As At But Did Do Does For He Her Here His How However I If In Is It Its Let My No Now Of On Or Our Please
-    She So Thank Thanks That The Their Then There These They This Those To Was We Were What When Where Which Who Why
-    Will With Yes You Your
-    Aber Auch Bitte Da Danach Dann Das Der Die Dies Diese Doch Ein Eine Er Es Ich Ihr Im Ist Man Mit Nach Nun Sie Und
-    Was Wenn Wer Wie Wir Wo
-    Ce Ces Cette Elle Elles Et Il Ils Je La Le Les Mais Merci Nous On Pour Un Une Vous
-    El Ella Ellos En Es Esta Este Esto Gracias Hay Los Las Me No Para Pero Por Una Y Yo Él
-    Ela Ele Eles Eu Isto Mas Não O Obrigado Os Uma É
-    Che Gli Grazie Ho I Io Lei Lo Loro Lui Ma Mi Non Questo Si Sono È
-    А В Вы До И Как Мы На Не Но Он Она Они Оно Передавайте С То Ты У Что Это Я
-    """
-)
-_MONTHS = _words(
-    "Januar Februar März April Mai Juni Juli August September Oktober November Dezember Jänner Jahrhundert"
+_BEFORE_A_NAME, _MAYBE_LAST, STARTERS, _MONTHS = (
+    frozenset(words(data("sentences")[kind])) for kind in ("before_a_name", "maybe_last", "starters", "months")
 )
 
 

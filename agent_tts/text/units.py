@@ -29,6 +29,7 @@ from agent_tts.text.chars import (
     is_cjk,
     is_silent,
 )
+from agent_tts.text.data import data, words
 
 MAX_WORDS = 16  # of a unit, once they have grown
 MAX_CHARS = 160  # of a unit, at white space
@@ -42,19 +43,9 @@ _CLOSERS = "".join(CLOSERS) + " "
 _OPENERS = "".join(OPENERS) + "\"'([{«‹‘*_"
 
 # A point after one of these does not end a clause: initials and dotted abbreviations ("J.", "z.B.", "U.S."), list
-# numbers and ordinals ("1.", "3. Mai"), and common abbreviations of the most spoken languages. A clause that is missed
-# does no harm, because units also end by their length.
-_ABBREVIATION = re.compile(
-    r"""
-    (?:[^\W\d_]\.)+ | \d{1,2}\. | (?:
-    mr|mrs|ms|dr|prof|rev|gen|sen|rep|gov|capt|lt|sgt|col|st|sr|jr|mt|vs|etc|al|approx|dept|est|ext|fig|figs|vol|vols|
-    pp|ed|eds|cf|inc|ltd|corp|co|bros|ave|blvd|rd|ph\.d|jan|feb|apr|jun|jul|aug|sep|sept|oct|nov|dec|
-    bzw|ca|ggf|nr|str|usw|vgl|evtl|inkl|zzgl|hr|fr|tel|abb|kap|hl|geb|gest|
-    mme|mlle|mm|sra|srta|dra|uds|av|dott|sig
-    )\.
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+# numbers and ordinals ("1.", "3. Mai"), and common abbreviations of the most spoken languages.
+_KNOWN = "|".join(map(re.escape, words(data("sentences")["abbreviations"])))
+_ABBREVIATION = re.compile(rf"(?:[^\W\d_]\.)+|\d{{1,2}}\.|(?:{_KNOWN})\.", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,21 +22,21 @@ _BLOCKS = (
 _CLUSTERED = [chr(code) for block in _BLOCKS for code in block]
 _AM = "\u0e33\u0eb3"  # vowels that count as letters, but follow theirs
 _LETTERS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "L" and ch not in _AM)
-_MARKS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "M") + _AM
-_MARKS += "\u0300-\u036f\u200c\u200d\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+MARKS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "M") + _AM
+MARKS += "\u0300-\u036f\u200c\u200d\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 # Vowels that are written before the consonant behind which they are spoken (Unicode's Logical_Order_Exception).
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u19b5-\u19b7\u19ba\uaab5\uaab6\uaab9\uaabb\uaabc"
 _STACKS = "\u1039\u17d2\u1a60\u1b44\ua9c0\uaaf6"  # the letter behind them is written below
 # For regular expressions: a letter of a script without spaces, and a word of one. A katakana hyphen and a middle dot
 # are no letters.
 UNSPACED = f"(?![\u30a0\u30fb])[{CJK}{_LETTERS}]"
-CLUSTER = f"[{_BEFORE}]?{UNSPACED}[{_MARKS}]*(?:(?<=[{_STACKS}])[{_LETTERS}][{_MARKS}]*)*"
+CLUSTER = f"[{_BEFORE}]?{UNSPACED}[{MARKS}]*(?:(?<=[{_STACKS}])[{_LETTERS}][{MARKS}]*)*"
 _OPENERS = "[\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]{0,4}"
 _BEHIND = "[^\\w\\s\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]*"
 
 _WORD = re.compile(rf"{_OPENERS}{CLUSTER}{_BEHIND}|(?:(?!{_OPENERS}{UNSPACED})\S)+")
 # Two words with a NUL between them of which one has no space beside it.
-_JOINED = re.compile(f"{UNSPACED}[{_MARKS}]*{_BEHIND}\\0|\\0{_OPENERS}{UNSPACED}")
+_JOINED = re.compile(f"{UNSPACED}[{MARKS}]*{_BEHIND}\\0|\\0{_OPENERS}{UNSPACED}")
 END_CHARS = 64  # of a word, in which its end is looked for
 
 

@@ -333,6 +333,40 @@ async def test_the_end_of_a_voice_that_was_not_heard_is_no_segment() -> None:
     assert stt.heard == []
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_segment_is_recognised_in_the_pause_that_ends_it(*, goes_on: bool) -> None:
+    """Once; what was recognised in another pause is dropped. Mutation: `pause` does nothing."""
+    stt = Recogniser()
+    heard_at_end: list[list[float]] = []
+
+    async def pause() -> None:
+        await stt.pause(True)
+        await asyncio.sleep(0.05)
+        if goes_on:
+            await stt.pause(False)
+
+    class Speaks(InputAudioRawFrame):
+        """A second, and a pause after it."""
+
+    push = stt.process_frame
+
+    async def process(frame: Frame, direction: FrameDirection) -> None:
+        if isinstance(frame, VADUserStoppedSpeakingFrame):
+            heard_at_end.append(list(stt.heard))
+        await push(frame, direction)
+        if isinstance(frame, Speaks):
+            await pause()
+
+    stt.process_frame = process  # type: ignore[method-assign]
+    first, last = Speaks(bytes(32_000), 16_000, 1), InputAudioRawFrame(bytes(6_400), 16_000, 1)
+    frames = [VADUserStartedSpeakingFrame(), first, last, VADUserStoppedSpeakingFrame(), *voice(2)]
+    down, _ = await run_test(stt, frames_to_send=frames)
+    assert heard_at_end[0] == [1.5]
+    assert stt.heard == ([1.5, 1.7, 2.5] if goes_on else [1.5, 2.5])
+    assert sum(isinstance(frame, TranscriptionFrame) for frame in down) == 2
+    assert [frame.segments for frame in down if isinstance(frame, RecognisingFrame)][-1] == 0
+
+
 def test_weights_that_cannot_be_fetched_are_told_with_the_command() -> None:
     """The hub's error is a `FileNotFoundError`, whose text has no advice."""
     assert "`agent-tts agent --whisper FOLDER`" in _reason(LocalEntryNotFoundError("An error happened"), AgentStt())

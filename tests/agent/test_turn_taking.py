@@ -80,9 +80,9 @@ def whisper() -> SpeechToText:
 async def listening(whisper: SpeechToText, agent: Agent, said: str = "") -> AsyncIterator[Listener]:
     """`said`: what the agent said last."""
     context = OneMessageContext([{"role": "assistant", "content": said}] if said else [])
-    pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, context, hears=True)), Asked()
     stt = whisper.service()
     assert stt is not None
+    pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, context, stt)), Asked()
     pipeline = Pipeline([stt, EchoGuard(agent.echo_guard_s), pair.user(), asked])
     worker = PipelineWorker(pipeline, params=PipelineParams(audio_in_sample_rate=IN_RATE), enable_rtvi=False)
     runner = WorkerRunner(handle_sigint=False)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
+from pipecat.frames.frames import TranscriptionFrame
 from pipecat.services.whisper.stt import WhisperSTTService
 
-from agent_tts.agent.stt import SpeechToText, _loaded, shares
+from agent_tts.agent.stt import SpeechToText, _loaded, _SharedWhisper, shares
+from agent_tts.agent.wording import UNSURE
 from agent_tts.config.settings import AgentStt
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
-from tests.agent.people import noise
-from tests.recogniser import TINY_EN
+from tests.agent.people import RATE, noise, says
+from tests.recogniser import TINY_EN, to_16k
+from tests.support import typed
 
 pytestmark = pytest.mark.real_time  # speech recognition runs in threads of its library
 
@@ -49,9 +53,9 @@ def test_no_more_threads_recognise_than_there_are_cores() -> None:
 
 @pytest.mark.parametrize(("retry_s", "decodings"), [(5.0, 1), (0.0, 6)])
 def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int) -> None:
-    """Mutation: `WhisperDecoding` passes no temperature."""
+    """Mutation: `ShortWhisper` passes no temperature."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu", retry_s=retry_s))
-    model = decoding._model
+    model = decoding
     assert model.model.compute_type == "int8_float32"
     found = []
 
@@ -72,6 +76,43 @@ def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int
     )
     list(segments)
     assert len(found) == decodings
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "frames"), [(0.0, 1_000), (0.4, 1_000), (8.9, 1_000), (15.0, 1_600), (29.5, 3_000), (30.0, 3_000)]
+)
+def test_whisper_hears_a_segment_and_a_second_of_silence(heard_s: float, frames: int) -> None:
+    """30 s of it take four times as long. Mutation: `heard_part` returns all."""
+    decoding = _loaded(AgentStt(model=TINY_EN, device="cpu"))
+    found: list[tuple[int, ...]] = []
+    network = decoding.model
+
+    class Watching:
+        def __getattr__(self, name: str) -> object:
+            return getattr(network, name)
+
+        def encode(self, features: Any, **options: object) -> object:
+            found.append(tuple(features.shape))
+            return network.encode(features, **options)
+
+    decoding.model = Watching()
+    speech = np.resize(np.frombuffer(noise(2.0, -30, seed=1), "<i2"), round(16_000 * heard_s))
+    segments, _ = decoding.transcribe(speech.astype(np.float32) / 32_768, language="en")
+    list(segments)
+    assert [shape[-1] for shape in found] == [frames]
+
+
+async def test_one_short_word_is_recognised_once_and_surely() -> None:
+    """With less silence behind it Whisper repeats "Stop." up to thirty times."""
+    stt = _SharedWhisper(_loaded(AgentStt(model=TINY_EN, device="cpu")), AgentStt(model=TINY_EN))
+    for words in ("Stop.", "Wait.", "No.", "Yes."):
+        sound = to_16k(np.frombuffer(says(words), "<i2"), RATE).tobytes()
+        (frame,) = [frame async for frame in stt.run_stt(bytes(9_600) + sound + bytes(16_000))]
+        assert isinstance(frame, TranscriptionFrame)
+        assert frame.text == words
+        assert UNSURE < typed(float, frame.result) < 0
+    noises = np.random.default_rng(1).normal(0, 30, 16_000).astype("<i2").tobytes()
+    assert [frame async for frame in stt.run_stt(noises)] == []
 
 
 async def test_whisper_recognises_speech_in_a_call() -> None:

@@ -54,6 +54,9 @@ INTERRUPTING = {
 }
 
 
+DOUBTFUL = {"Right now?", "Moment, please.", "Come on.", "Oui mais"}  # words that interrupt where they are sure
+
+
 @pytest.mark.parametrize("language", LISTENING)
 def test_a_listener_is_not_an_interruption_in_ten_languages(language: str) -> None:
     for given in (language, f"{language}-XX", None):
@@ -69,6 +72,20 @@ def test_length_number_and_a_question_make_an_answer_of_it() -> None:
     assert not is_backchannel("Yeah.", 0.8, asked=True, language="en")
     assert not is_backchannel("...", 0.8, asked=False, language="en")
     assert is_backchannel("Okay.", 0.8, asked=False, language="fi")  # a language without data
+
+
+@pytest.mark.parametrize("language", INTERRUPTING)
+def test_a_short_sound_of_doubtful_words_is_a_listeners_unless_they_stop(language: str) -> None:
+    """Mutation: `is_backchannel` does not look for words that stop."""
+    for given in (language, None):
+        assert is_backchannel("It's fun.", 0.4, -0.9, asked=False, language=given)
+        assert not is_backchannel("It's fun.", 0.4, -0.7, asked=False, language=given)
+        assert not is_backchannel("It's fun.", 0.8, -0.9, asked=False, language=given)
+        assert not is_backchannel("It's fun.", 0.4, -0.9, asked=True, language=given)
+        stopping = [
+            text for text in INTERRUPTING[language] if not is_backchannel(text, 0.4, -2, asked=False, language=given)
+        ]
+        assert {text for text in INTERRUPTING[language] if text not in stopping} <= DOUBTFUL
 
 
 @pytest.mark.parametrize(
@@ -96,6 +113,13 @@ def test_length_number_and_a_question_make_an_answer_of_it() -> None:
                 "I am calling about the order that.",
                 "If it rains tomorrow.",
                 "When I opened the box",
+                "Can you send the parcel to?",
+                "Could you please tell my doctor that?",
+                "Would you give this to my?",
+                "Do you think that",
+                "I want the blue one or maybe.",
+                "My number is 415.",
+                "My phone number is four one five",
             ),
             (
                 "What is it for?",
@@ -114,11 +138,22 @@ def test_length_number_and_a_question_make_an_answer_of_it() -> None:
                 "Hold on.",
                 "If you like.",
                 "When can you come?",
+                "Do you know who it is for?",
+                "Can you turn it on?",
+                "Do you want to?",
+                "I said that.",
+                "Perhaps.",
+                "My order number is 7429.",
+                "My number is seven four two nine.",
                 "Five.",
                 "Berlin.",
             ),
         ),
-        ("de", ("Ich möchte einen Tisch für", "Ich glaube"), ("Mach es an.", "Das glaube ich nicht.")),
+        (
+            "de",
+            ("Ich möchte einen Tisch für", "Ich glaube"),
+            ("Mach es an.", "Das glaube ich nicht.", "Kommst du mit?"),
+        ),
         ("fr", ("Je voudrais une table pour",), ("Pour quatre personnes.",)),
         ("es", ("Quiero una mesa para", "Bueno"), ("Para cuatro.", "Está bueno.")),
         ("it", ("Vorrei un tavolo per",), ("Per quattro.",)),

@@ -144,7 +144,7 @@ def test_figures_of_steps_and_none_of_what_was_not_tried() -> None:
         ("scenarios: [{name: a, turns: [{says: A, noise: burst}]}]", "give one of says, interrupts, backchannel"),
         ("scenarios: [{name: a, turns: [{at_s: 2}]}]", "give one of says, interrupts, backchannel"),
         ("scenarios: [{name: a, turns: [{says: A}]}]\nthresholds: {answer: 2}", "thresholds.answer"),
-        ("scenarios: [", "agent.yaml: while parsing"),
+        ("scenarios: [", "agent.yaml: not YAML in line 1"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:

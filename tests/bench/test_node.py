@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 from pathlib import Path
 
 import httpx
@@ -10,10 +12,25 @@ import pytest
 
 from agent_tts.bench.node import ProcessStats, children_of, cpu_s, own_node, pin, watched
 from agent_tts.errors import EngineLost, SettingsError
+from agent_tts.system.processes import started
+from tests.support import until
 
 pytestmark = pytest.mark.node
 
 PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+
+BENCHMARK = """
+import asyncio
+from agent_tts.bench.node import own_node
+
+async def main() -> None:
+    async with own_node(engine="tone") as node:
+        print(*node.pids.values(), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
 
 
 def threads_of(pid: int) -> list[int]:
@@ -42,6 +59,21 @@ async def test_an_own_node_is_ready_and_ends_with_the_block() -> None:
         with pytest.raises(SettingsError, match="no core 4095"):
             pin(node.pids, "front", [4_095])
     assert not any(map(cpu_s, node.pids.values()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux tells")
+async def test_a_node_ends_with_a_benchmark_that_is_killed() -> None:
+    """Mutation: `own_node` starts it without `die_with`."""
+    benchmark = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", BENCHMARK), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
+    )
+    assert benchmark.stdout is not None
+    pids = [int(pid) for pid in (await benchmark.stdout.readline()).split()]
+    assert len(pids) == 2
+    assert all(map(cpu_s, pids))
+    benchmark.kill()
+    await benchmark.wait()
+    await until(lambda: not any(started(pid) for pid in pids))
 
 
 async def test_a_node_that_fails_to_start_reports_why() -> None:

@@ -6,12 +6,14 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
 
+from agent_tts import cli
 from agent_tts.cli.cluster import _address
 from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, address_of
 from agent_tts.cluster.machine import AGAIN_S, KEEP_S, UNATTENDED_S, WHOLE_S, Known, Machine, Unattended, _addresses
@@ -21,7 +23,7 @@ from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import SettingsError
 from agent_tts.messages import EnginePong
 from agent_tts.serve.telemetry.metrics import EngineMetrics, Metrics
-from tests.support import ended
+from tests.support import ended, logged
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,33 @@ async def test_a_greeting_that_cannot_be_written_ends_no_machine(tmp_path: Path,
         await machine.run(started)
     assert (tmp_path / "head").read_text() == "127.0.0.1:1"
     assert door.closed
+
+
+@pytest.mark.node
+async def test_a_sighup_ends_no_machine(tmp_path: Path) -> None:
+    """It ends this process where it is not handled."""
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
+    machine._supervise = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+
+    def started() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+
+    with logged("INFO") as log:
+        await machine.run(started)
+    assert "SIGHUP: a cluster keeps the settings of its start" in "".join(log)
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"), [("cluster start", False), ("cluster join", False), ("cluster status", True)]
+)
+def test_a_sighup_before_a_machine_runs_ends_it_not(words: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(cli, "enter", lambda *, hangs_up: asked.append(hangs_up))
+    monkeypatch.setattr(sys, "argv", ["agent-tts", *words.split(), "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert asked == [ends]
 
 
 async def test_a_file_for_others_that_is_no_text_is_written(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ def test_an_object_of_a_client_has_a_size(largest: dict[str, Any], larger: dict[
         parse(json.dumps(larger), "")
 
 
-@pytest.mark.parametrize("data", [b"\xff", "[" * 60_000, '{"a": NaN}', f'{{"a": {"1" * 60_000}}}', "[]", "1", ""])
+@pytest.mark.parametrize(
+    "data", [b"\xff", "[" * 60_000, '{"a": NaN}', '{"a": [-1e999]}', f'{{"a": {"1" * 60_000}}}', "[]", "1", ""]
+)
 def test_what_is_no_object_is_refused(data: str | bytes) -> None:
     with pytest.raises(BadMessage, match=r"an object, please|at most 4096 values"):
         parse(data, "an object, please")

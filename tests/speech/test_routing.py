@@ -288,8 +288,8 @@ def test_other_numbers_are_no_dates(name: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "date"),
     [
-        ("en-GB", "December third"),
-        ("en_au", "December third"),
+        ("en-GB", "the third of December"),
+        ("en_au", "the third of December"),
         ("en-US", "March twelfth"),
         ("en", "March twelfth"),
         ("English", "March twelfth"),

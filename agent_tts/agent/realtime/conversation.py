@@ -29,9 +29,9 @@ from agent_tts.agent.realtime.shapes import (
     SharedSettings,
     Truncate,
     as_error,
-    audio_chars,
+    audio_of,
     checked,
-    decoded,
+    decode_audio,
     from_beta,
     item_from_beta,
     merged,
@@ -161,6 +161,19 @@ class Response:
     latencies: dict[str, str] = field(default_factory=dict)  # what its metadata tell besides the client's
 
 
+def read(data: str | bytes) -> Event | RealtimeError:
+    """One message of the client, with its audio decoded, or what is wrong with it; long ones take milliseconds."""
+    try:
+        message = protocol.load(data)
+    except SpeechError as error:
+        return RealtimeError("invalid_json", error.message)
+    if len(data) - decode_audio(message) > MAX_MESSAGE:
+        wrong = RealtimeError("string_above_max_length", f"a message has at most {MAX_MESSAGE} characters")
+        wrong.event_id = message.get("event_id")
+        return wrong
+    return message
+
+
 class Conversation:
     """One session.
 
@@ -229,20 +242,15 @@ class Conversation:
 
     # ------------------------------------------------------------ the client's side
 
-    def receive(self, data: str | bytes) -> None:
-        """Take one message of the client. What is wrong with it is an event."""
-        event_id: object = None
+    def receive(self, message: Event | RealtimeError) -> None:
+        """Take one message of the client, as `read` has it. What is wrong with it is an event."""
+        if isinstance(message, RealtimeError):
+            self._send(message.event(message.event_id))
+            return
         try:
-            try:
-                message = protocol.load(data)
-            except SpeechError as error:
-                raise RealtimeError("invalid_json", error.message) from None
-            event_id = message.get("event_id")
-            if len(data) > MAX_MESSAGE and len(data) - audio_chars(message) > MAX_MESSAGE:
-                raise RealtimeError("string_above_max_length", f"a message has at most {MAX_MESSAGE} characters")
             self._receive(message)
         except RealtimeError as error:
-            self._send(error.event(event_id))
+            self._send(error.event(message.get("event_id")))
 
     def _receive(self, message: Event) -> None:
         match message.get("type"):
@@ -251,7 +259,9 @@ class Conversation:
                     raise RealtimeError("invalid_value", "this is no transcription session", "type")
                 self._update(message.get("session"))
             case "input_audio_buffer.append":
-                self._append(checked(AppendedAudio, message).audio)
+                audio = message.get("audio")
+                audio = audio_of(audio if isinstance(audio, bytes) else checked(AppendedAudio, message).audio)
+                self._hear(audio, self.session.audio.input.format)
             case "input_audio_buffer.commit":
                 self._commit()
             case "input_audio_buffer.clear":
@@ -309,9 +319,6 @@ class Conversation:
             self._answer_turn()
 
     # ------------------------------------------------------------ the user's speech
-
-    def _append(self, audio: str) -> None:
-        self._hear(decoded(audio), self.session.audio.input.format)
 
     def heard(self, pcm: bytes) -> None:
         """More audio of the user that comes in no message: 24 kHz pcm_s16le."""
@@ -477,7 +484,7 @@ class Conversation:
         if kinds == {"input_audio"} and audio and not text:
             if self._deaf is not None:
                 raise RealtimeError("speech_recognition_unavailable", self._deaf, f"{place}.content")
-            heard = Hear(b"".join(map(decoded, audio)), self.session.audio.input.format)
+            heard = Hear(b"".join(map(audio_of, audio)), self.session.audio.input.format)
             item.part, item.is_pending, item.heard = "input_audio", True, heard
             item.heard_ms = heard.format.ms(len(heard.audio))
         return item

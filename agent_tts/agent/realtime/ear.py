@@ -15,6 +15,7 @@ from agent_tts.agent.detectors import TurnDetector, VoiceDetector, voice_params
 from agent_tts.agent.realtime.conversation import MAX_TURN_MS, Detection
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
+from agent_tts.serve.node import Aside
 from agent_tts.speech.audio.encoding import g711_samples
 
 WINDOW = 512 * 2  # bytes that the voice detector takes at once: 32 ms
@@ -44,11 +45,13 @@ class Resampler:
 
 
 class DetectorTurns:
-    """In which the detectors of all sessions work: each thread keeps the event loop waiting for Python's lock."""
+    """In which the detectors of all sessions work, and their long messages are parsed: each thread keeps the event loop
+    waiting for Python's lock."""
 
     def __init__(self) -> None:
         # One looks for a voice, for about 1 ms; one judges whether a turn is complete, or is loaded, for 0.1 s or more.
         self.short, self.long = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        self.parsing = Aside(1)  # not the node's place: bodies of others take seconds there
 
 
 class Ear:

@@ -46,6 +46,7 @@ from agent_tts.agent.realtime.conversation import (
     Order,
     Recognise,
     Stop,
+    read,
 )
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear, Resampler
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
@@ -64,6 +65,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
+from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.writer import WRITE_BYTES
 
@@ -210,6 +212,7 @@ class RealtimeSession(BaseTransport):
         self.conversation = Conversation(
             start, partial(check_voice, node), deaf, new_id, beta=beta, plays=sound is not None
         )
+        self._detectors = detectors
         self._ear = Ear(agent, detectors)
         # Turns whose words are to be recognised: item and audio at 16 kHz; at most `MAX_PENDING`.
         self._heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -349,9 +352,14 @@ class RealtimeSession(BaseTransport):
             message = await self._line.receive()
             if message is None:
                 return
+            if len(message) > PARSED_AT_ONCE:
+                told = await self._detectors.parsing(read, message)
+            else:
+                async with self._flow:
+                    told = read(message)
             async with self._obeying:  # audio of messages and of the line is heard one after another
                 async with self._flow:
-                    self.conversation.receive(message)
+                    self.conversation.receive(told)
                 self.changed()
                 await self._obey_all()
 

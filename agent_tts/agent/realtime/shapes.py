@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,7 @@ class RealtimeError(Exception):
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
+        self.event_id: object = None  # of a message that is not taken at all
 
     def event(self, event_id: object) -> Event:
         """The message that tells it; `event_id` is that of the client's message."""
@@ -184,7 +185,14 @@ class Content(Shape):
     type: Literal["input_text", "input_audio", "output_text", "output_audio"]
     text: str | None = None
     transcript: str | None = None
-    audio: str | None = None
+    audio: str | bytes | None = None  # bytes once it is decoded
+
+    @field_validator("audio", mode="plain")
+    @classmethod
+    def _is_audio(cls, audio: object) -> object:
+        if audio is not None and not isinstance(audio, str | bytes):
+            raise ValueError("should be audio in base64")
+        return audio
 
 
 class NewItem(Shape):
@@ -270,12 +278,37 @@ def _merge(known: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def decoded(audio: str, field: str = "audio") -> bytes:
-    """Audio from base64. Raises `RealtimeError`."""
-    try:
-        return base64.b64decode(audio, validate=True)
-    except (binascii.Error, ValueError):
-        raise RealtimeError("invalid_value", f"{field}: audio in base64", field) from None
+def audio_of(sound: str | bytes) -> bytes:
+    """Audio that `decode_audio` has decoded. Raises `RealtimeError` where it was not in base64."""
+    if isinstance(sound, str):
+        raise RealtimeError("invalid_value", "audio: audio in base64", "audio")
+    return sound
+
+
+def decode_audio(message: Event) -> int:
+    """Have bytes in the place of base64, wherever a message has audio; returns how many characters it was."""
+    chars = 0
+    for place in _places_of_audio(message):
+        if isinstance(audio := place.get("audio"), str):
+            chars += len(audio)
+            with contextlib.suppress(ValueError):
+                place["audio"] = base64.b64decode(audio, validate=True)
+    return chars
+
+
+def _places_of_audio(message: Event) -> Iterator[Event]:
+    items: list[Any] = []
+    match message:
+        case {"type": "input_audio_buffer.append"}:
+            yield message
+        case {"type": "conversation.item.create", "item": item}:
+            items = [item]
+        case {"type": "response.create", "response": {"input": [*items]}}:
+            pass
+    for item in items:
+        match item:
+            case {"content": [*parts]}:
+                yield from (part for part in parts if isinstance(part, dict))
 
 
 def as_error(error: SpeechError, param: str | None = None) -> RealtimeError:
@@ -373,13 +406,3 @@ def _item_to_beta(item: dict[str, Any]) -> dict[str, Any]:
     return item | {
         "content": [part | {"type": _BETA_PARTS.get(part["type"], part["type"])} for part in item["content"]]
     }
-
-
-def audio_chars(message: object) -> int:
-    """Characters of base64 in a message: of all texts under `audio`."""
-    if isinstance(message, dict):
-        return sum(
-            len(value) if name == "audio" and isinstance(value, str) else audio_chars(value)
-            for name, value in message.items()
-        )
-    return sum(map(audio_chars, message)) if isinstance(message, list) else 0

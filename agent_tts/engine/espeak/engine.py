@@ -59,8 +59,9 @@ MAX_DEADLY = 3
 
 PERFORMS: tuple[Ability, ...] = ("pause", "speed", "volume", "pitch", "language", "ipa")
 
-# Numbers and signs are in words wherever text is cleaned: espeak-ng and hibari read "1/2" and "10 - 15" as "one slash
-# two" and "ten fifteen", and leave out ">". Not in these languages, whose number words espeak-ng cannot read (kanji).
+# Where text is cleaned, numbers and signs are in words unless a client leaves them: espeak-ng and hibari read "1/2" and
+# "10 - 15" as "one slash two" and "ten fifteen", and leave out ">". Not in these languages, whose number words
+# espeak-ng cannot read (kanji).
 NOT_READ = frozenset(("ja",))
 
 # A pause follows these; closers may stand before it.
@@ -165,7 +166,7 @@ class EspeakRequest:
         self._prosody = Prosody()
         code = self._own.code
         directives = Directives(PERFORMS, self._voices.languages, code)
-        as_a_person = replace(options, normalize=options.normalize or options.clean)
+        as_a_person = options if options.normalize is not None else replace(options, normalize=options.clean)
         reading = replace(Reading.of(as_a_person, code), left=NOT_READ)
         self.feed = SlotFeed(opened, slot, reading, first_words, directives, lambda other: self._by_word(other or code))
         self._leveler = levels.leveler(replace(options, voice=voice), self._workers.sample_rate)

@@ -23,6 +23,7 @@ from agent_tts.integrations.wyoming import wire
 from agent_tts.integrations.wyoming.wire import WyomingEvent
 from agent_tts.serve.openai import VoiceList
 from agent_tts.serve.token_bucket import TokenBucket
+from agent_tts.serve.transports import tcp
 
 MAX_CLIENTS = 64  # of more, the one that has done nothing for the longest gives way
 # Events of one client, a KiB of one counted as another; those that ask the node for something count as `ASKING`. Faster
@@ -68,7 +69,10 @@ class WyomingConnection:
                 if event is None:
                     return
                 cost = ASKING.get(event.type, 1) + event.size / 1_024
-                await asyncio.sleep(self._allowed.take(self._clock(), cost))
+                early_s = self._allowed.take(self._clock(), cost)
+                if early_s and tcp.has_left(self.writer.get_extra_info("socket")):
+                    return
+                await asyncio.sleep(early_s)
                 self._active_at = self._clock()
                 await self._dispatch(event)
         except SpeechError as error:

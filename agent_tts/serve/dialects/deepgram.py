@@ -193,8 +193,9 @@ class FluxAdapter(DeepgramAdapter):
     def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
         super().__init__(query, aliases)
         self._connected = False  # the session has taken the query
-        # The utterance that is being cancelled, and the client's playback offset in ms; None when there is none.
-        self._interrupted: tuple[SpokenUtterance, float | None] | None = None
+        # The utterance that is being cancelled, the client's playback offset in ms, and the text that waited for its
+        # end; None when there is none.
+        self._interrupted: tuple[SpokenUtterance, float | None, str] | None = None
         # The first utterance's id.
         self._speech_id = _speech_id()
         self._is_started = False  # SpeechStarted was sent for it
@@ -231,10 +232,10 @@ class FluxAdapter(DeepgramAdapter):
             case _:
                 raise UnknownType(f"type is one of {', '.join(FLUX_TYPES)}")
 
-    def _leave(self) -> Iterator[Command]:
+    def _leave(self, *, has_waited: bool = False) -> Iterator[Command]:
         utterance = self._utterance
-        if utterance is not None and utterance.waiting:
-            yield Later(utterance.context_id, 0, self._leave())
+        if utterance is not None and self._waiting and not has_waited:
+            yield Later(utterance.context_id, 0, self._leave(has_waited=True))
             return
         if utterance is not None and not utterance.flushes:
             yield from self._flush()
@@ -263,7 +264,7 @@ class FluxAdapter(DeepgramAdapter):
             yield from self._silence()
             yield Echo(_warning("NO_ACTIVE_SPEECH"))
         else:
-            self._interrupted = utterance, offset_ms
+            self._interrupted = utterance, offset_ms, "".join(self._waiting)
             begun_ms = self._position_ms + utterance.audio_ms
             yield from self._silence(None if offset_ms is None else max(0.0, offset_ms - begun_ms))
 
@@ -304,14 +305,14 @@ class FluxAdapter(DeepgramAdapter):
                 if self._closes(error.code, code):
                     yield protocol.build("Error", code=code, description=described(error), **error.again)
 
-    def _cut(self, cut: Cancelled[str], utterance: SpokenUtterance, offset_ms: float | None) -> Message:
+    def _cut(self, cut: Cancelled[str], utterance: SpokenUtterance, offset_ms: float | None, unsaid: str) -> Message:
         """The answer to an Interrupt, whose context has been cancelled."""
         utterance.audio_ms += cut.generated_ms
         metadata = self._over(utterance)
         text = {}
         if offset_ms is not None:
             self._position_ms = min(round(offset_ms), self._position_ms)
-            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + utterance.waiting}
+            text = {"text_spoken": cut.heard_text, "text_remaining": cut.unheard_text + unsaid}
         self._interrupt_ms = self._position_ms
         return protocol.build("SpeechInterrupted", audio_played_ms=self._position_ms, **text, metadata=metadata)
 

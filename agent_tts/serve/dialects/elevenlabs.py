@@ -154,7 +154,8 @@ class MultiStreamAdapter(ProtocolAdapter):
 
     def _wait(self, message: ElevenLabsMessage) -> Iterator[Command]:
         name, text = message.context_id, message.text or ""
-        waiting = self._waiting.setdefault(name, _WaitingText(self._named[name]))
+        if (waiting := self._waiting.get(name)) is None:
+            waiting = self._waiting[name] = _WaitingText(self._named[name])
         if message.close_context:
             if waiting.is_closed or not (waiting.is_flushed or self._speaks_all):  # an interruption
                 del self._waiting[name]
@@ -286,7 +287,7 @@ class MultiStreamAdapter(ProtocolAdapter):
         for context in list(self._open.values()):
             if context.state == "open":
                 yield from self._end(context) if context.is_flushed else self._cancel(context)
-        for name, waiting in self._waiting.items():
+        for name, waiting in [*self._waiting.items()]:
             if not waiting.is_closed:
                 yield self._later(ElevenLabsMessage(context_id=name, close_context=True), waiting)
         if self._has_left:

@@ -88,8 +88,9 @@ class DialogueAdapter(MultiStreamAdapter):
             yield from self._finish(name)
 
     def _finish(self, name: str | None) -> Iterator[Command]:
-        if not self._dialogues[name].is_closed:
-            self._dialogues[name].is_closed = True
+        dialogue = self._dialogues.get(name)  # it may fail while a message is obeyed
+        if dialogue is not None and not dialogue.is_closed:
+            dialogue.is_closed = True
             yield from self._take(DialogueMessage(context_id=name, close_context=True))
 
     def _dispatch(self, message: ElevenLabsMessage) -> Iterator[Command]:

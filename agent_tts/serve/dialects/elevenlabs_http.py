@@ -34,8 +34,18 @@ from agent_tts.serve.dialects.elevenlabs_messages import (
     format_of,
 )
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import AUDIO, VENDOR_ERRORS, Authorized, errors_as, node_of, read_request, speaks
+from agent_tts.serve.routes.http import (
+    AUDIO,
+    VENDOR_ERRORS,
+    Authorized,
+    errors_as,
+    node_of,
+    read_request,
+    speaks,
+    told_aside,
+)
 from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse
+from agent_tts.speech.routing import Routing
 from agent_tts.speech.words.due_words import DueWords
 
 
@@ -79,10 +89,14 @@ _SPEAKS, _SPEAKS_TIMED = speaks(ElevenLabsRequest, _AUDIO), _timed(ElevenLabsReq
 _DIALOGUE, _DIALOGUE_TIMED = speaks(DialogueRequest, _AUDIO), _timed(DialogueRequest)
 
 
-@routes.get("/v1/voices", responses=VENDOR_ERRORS)
-async def list_voices(request: Request, client: Authorized) -> ElevenLabsVoices:
+@routes.get("/v1/voices", response_model=ElevenLabsVoices, responses=VENDOR_ERRORS)
+async def list_voices(request: Request, client: Authorized) -> Response:
     """The voices that can be spoken."""
-    routing = node_of(request).service.routing
+    node = node_of(request)
+    return await told_aside(node, lambda: _voices(node.service.routing))
+
+
+def _voices(routing: Routing) -> ElevenLabsVoices:
     return ElevenLabsVoices(
         voices=[
             ElevenLabsVoice(

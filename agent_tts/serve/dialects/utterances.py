@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -24,7 +25,6 @@ class SpokenUtterance:
     """A text up to its flush, spoken as one context, or as several if text comes too late for one."""
 
     context_id: str = ""  # of the context that speaks it; "" while it waits for more text
-    waiting: str = ""  # text of later ones, which waits for its end
     chars: int = 0  # text so far
     flushes: int = 0  # sent by the client; the first one completes the text
     audio_ms: int = 0  # of contexts that have ended
@@ -46,35 +46,40 @@ class UtterancesAdapter(ProtocolAdapter):
         # The one that is written or spoken; None before the next.
         self._utterance: SpokenUtterance | None = None
         self._is_writing = False  # text has come since the last flush
+        # Texts of later utterances, which wait for the end of this one.
+        self._waiting: deque[str] = deque()
         # Number of the last context.
         self._context_no = 0
 
     # ------------------------------------------------------------ from the client
 
-    def _write(self, text: str) -> Iterator[Command]:
+    def _write(self, text: str, *, has_waited: bool = False) -> Iterator[Command]:
         """Speak text, or have it wait."""
         if not text:
             return
-        self._is_writing = True
+        self._is_writing = self._is_writing or not has_waited
         utterance = self._utterance = self._utterance or SpokenUtterance()
         if utterance.flushes:
-            utterance.waiting += text
-            yield Later(utterance.context_id, len(text), self._write(text))
+            if not has_waited:
+                self._waiting.append(text)
+            yield Later(utterance.context_id, len(text), self._write(text, has_waited=True))
             return
+        if has_waited:
+            self._waiting.popleft()
         utterance.chars += len(text)
         if not utterance.context_id:
             self._context_no += 1
             utterance.context_id = str(self._context_no)
         yield Append(utterance.context_id, text)
 
-    def _flush(self) -> Iterator[Command]:
+    def _flush(self, *, has_waited: bool = False) -> Iterator[Command]:
         """Complete the last text, if there is one; raises `BadMessage` when too many flushes wait for it."""
-        self._is_writing = False
+        self._is_writing = self._is_writing and has_waited
         utterance = self._utterance
         if utterance is None:
             return
-        if utterance.waiting:
-            yield Later(utterance.context_id, 0, self._flush())
+        if self._waiting and not has_waited:
+            yield Later(utterance.context_id, 0, self._flush(has_waited=True))
             return
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
@@ -88,6 +93,7 @@ class UtterancesAdapter(ProtocolAdapter):
     def _silence(self, played_ms: float | None = None) -> Iterator[Command]:
         """Forget the utterance and what waits for it, and cancel its context."""
         dropped, self._utterance, self._is_writing = self._utterance, None, False
+        self._waiting.clear()
         if dropped is not None and dropped.context_id:
             yield Drop(dropped.context_id)
             yield Cancel(dropped.context_id, played_ms)

@@ -246,7 +246,7 @@ class SpeechResponse(Response):
     async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
         encoder = Flow(self._node.fair_queue.share(self._client.key_id))
-        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text), SLICE_CHARS))
+        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text) or 1, SLICE_CHARS))
         while True:
             if rest and not utterance.stopped:
                 async with encoder:

@@ -26,7 +26,7 @@ from agent_tts.protocol.options import SpeakerEmbedding, Strict
 from agent_tts.serve import openai
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_as
+from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_as, told_aside
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.pls import read_pls
@@ -269,12 +269,12 @@ _BODY = {
 }
 
 
-@routes.get("/voices")
-async def list_voices(request: Request, client: Authorized) -> openai.VoiceList:
+@routes.get("/voices", response_model=openai.VoiceList)
+async def list_voices(request: Request, client: Authorized) -> Response:
     """All voices that a request may name."""
     service = node_of(request).service
     clones = service.library is not None and service.routing.speaks("cloned")
-    return openai.voice_list(service.routing, clones=clones)
+    return await told_aside(node_of(request), lambda: openai.voice_list(service.routing, clones=clones))
 
 
 @routes.post("/voices", openapi_extra={"requestBody": _BODY})

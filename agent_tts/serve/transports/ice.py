@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import ssl
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -36,11 +37,22 @@ def for_browser(settings: Settings) -> list[dict[str, Any]]:
     return [{name: value for name, value in server.items() if value} for server in known]
 
 
+class NamedTls(ssl.SSLContext):
+    """TLS to an address, whose certificate must have a name."""
+
+    name = ""
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return super().wrap_bio(*args, **options | {"server_hostname": self.name})
+
+
 class ServerName:
     """A server's name. One thread looks it up for all peers, and holds none of those that recognise speech."""
 
-    def __init__(self, host: str, family: socket.AddressFamily) -> None:
+    def __init__(self, host: str, family: socket.AddressFamily, encrypts: bool = False) -> None:
         self._host, self._family = host, family
+        self.tls: NamedTls | None = None  # of a server that encrypts, once it has an address
+        self._encrypts = encrypts
         self._address: str | None = None  # that was found last
         self._look: Future[None] | None = None  # the last one, begun at:
         self._looked_at = 0.0
@@ -57,6 +69,10 @@ class ServerName:
         return self._address, port
 
     def _find(self) -> None:
+        if self._encrypts and self.tls is None:
+            tls = NamedTls(ssl.PROTOCOL_TLS_CLIENT)
+            tls.load_default_certs()  # it takes 20 ms
+            tls.name, self.tls = self._host, tls
         try:
             found = socket.getaddrinfo(self._host, None, self._family, socket.SOCK_DGRAM)
             self._address, self._is_told = str(found[0][4][0]), False

@@ -38,6 +38,7 @@ from agent_tts.serve.transports.aiortc_private import (
     forget_checks,
     ice_of,
     protocols_of,
+    receive_at_once,
     receive_into,
 )
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
@@ -141,6 +142,7 @@ class PeerGuard:
         self._replace(sctp, SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
             self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, self._is_no_nack, None))
+            receive_at_once(transceiver.receiver)
             self._replace(transceiver.receiver, ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
         self._ties.callback(transport.remove_all_listeners)
         self._ties.callback(forget_checks, ice)
@@ -328,15 +330,16 @@ class Gatherer:
 
     async def _relay(self, component: int, server: tuple[str, int]) -> tuple[Candidate, StunProtocol]:
         ice = self._connection
+        name = server_name(server[0], AF_UNSPEC, ice.turn_ssl)
+        address = await name.at(server[1])
         return await relayed_candidate(
             component=component,
             hide_related_address=False,
             protocol_factory=self._socket,
-            # A certificate has the name.
-            turn_server=server if ice.turn_ssl else await server_name(server[0], AF_UNSPEC).at(server[1]),
+            turn_server=address,
             turn_username=ice.turn_username,
             turn_password=ice.turn_password,
-            turn_ssl=ice.turn_ssl,
+            turn_ssl=name.tls or False,  # type: ignore[arg-type] # it goes to `create_connection`
             turn_transport=ice.turn_transport,
         )
 

@@ -256,7 +256,7 @@ class RtcPeer:
         if self._closing.done():
             return
         try:
-            self._session.receive(self._seen(self._adapter.decode(data)))
+            self._session.receive(self._seen(self._adapter.decode(data)), len(data))
         except SlowConsumer as error:
             self._drop_slow(error.message)
 

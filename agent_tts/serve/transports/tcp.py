@@ -11,8 +11,10 @@ if sys.platform == "linux":
     import fcntl
     import termios
 
-# What is read of struct tcp_info: unanswered retransmissions and window probes in a row, ms since the last answer.
-_INFO = struct.Struct("=2xBB52xI")
+# What is read of struct tcp_info: the state, unanswered retransmissions and window probes in a row, ms since the last
+# answer.
+_INFO = struct.Struct("=BxBB52xI")
+_CLOSE, _CLOSE_WAIT = 7, 8  # states: it was reset, the peer has sent its last byte
 _SIOCOUTQNSD = 0x894B
 _LINGER_0 = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 LOST_TRIES = 2  # one may be on its way
@@ -35,8 +37,15 @@ def is_lost(sock: TransportSocket, silent_s: float) -> bool:
     """
     if sys.platform != "linux" or sock.fileno() < 0:
         return False
-    *tries, silent_ms = _INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+    _, *tries, silent_ms = _INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
     return bool(max(tries) >= LOST_TRIES and silent_ms >= silent_s * 1_000)
+
+
+def has_left(sock: TransportSocket) -> bool:
+    """Whether the peer has closed the connection, though bytes of it that nobody has read may lie before its end."""
+    if sys.platform != "linux" or sock.fileno() < 0:
+        return False
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (_CLOSE, _CLOSE_WAIT)
 
 
 def set_user_timeout(sock: socket.socket | TransportSocket, seconds: float) -> None:

@@ -380,6 +380,11 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
 
     # The endpoint calls these; see `HttpProtocol`.
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, seen while reading is paused, too."""
+        return self.transport.is_closing() or tcp.has_left(socket_of(self.transport))
+
     def take_messages_of(self, size: int) -> None:
         """Take messages of up to `size` bytes from now on, in place of `limits.message_bytes`."""
         self.conn.max_message_size = size

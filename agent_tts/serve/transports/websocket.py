@@ -35,11 +35,16 @@ MESSAGES_BURST = 2_000
 
 
 async def next_message(websocket: WebSocket, allowed: TokenBucket, clock: Callable[[], float]) -> str | bytes | None:
-    """The next message of a client, no sooner than `allowed`; None when it has left. Cancelling may lose one."""
+    """The next message of a client, no sooner than `allowed`; None when it has left, whatever it has sent before.
+
+    Cancelling may lose one.
+    """
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         return None
     if (early_s := allowed.take(clock())) > 0:
+        if websocket.scope["extensions"][CONNECTION].has_left:
+            return None
         await asyncio.sleep(early_s)
     text: str | None = message.get("text")
     data: str | bytes = message["bytes"] if text is None else text
@@ -203,7 +208,10 @@ class Connection:
                     await self._node.reading(work)
             async with self._reader:
                 self._session.receive(self._adapter.decode(message))
-            while self._session.is_reading:
+            while self._session.is_reading and self._closing is None:
+                if self._connection.has_left:  # its end lies behind what it has sent, which is not read meanwhile
+                    self._writer.cut()
+                    return
                 async with self._reader:
                     self._session.go_on()
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 
 from agent_tts.directives import Directive, Pause, Prosody, Say
 from agent_tts.messages import Word
@@ -47,8 +47,7 @@ MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
 
 
-# A token with estimated times: text ("" for a directive), start in the text, first and last mark. A plain tuple, which
-# the garbage collector untracks; it would scan 100 000 named tuples of a busy node in every full collection.
+# A token with estimated times: text ("" for a directive), start in the text, first and last mark.
 _Token = tuple[str, int, int, int]
 
 
@@ -101,9 +100,11 @@ class WordTimeline:
         self._fit = Fit(speed, pace)
         self._pieces = 0
         # Character offsets of the estimated marks.
-        self._places: list[tuple[int, int]] = []
-        # Tokens with estimates; the number of settled ones; start of the last settled one, in ms.
-        self._tokens: list[_Token] = []
+        self._starts, self._ends = array("q"), array("q")
+        # Tokens with estimates: texts, and the other three of `_Token`. A text in a script without spaces has one for
+        # each character, so they take a few bytes. The number of settled ones; start of the last settled one, in ms.
+        self._texts: list[str] = []
+        self._numbers = array("q")
         self._settled = 0
         self._settled_ms = -1
         # (revision of the fit, start in ms of the next token to settle); invalid for other revisions.
@@ -181,7 +182,7 @@ class WordTimeline:
     def flush(self) -> list[Word]:
         """The last word is complete; `flushed` follows once it is spoken. Returns the words that can be sent now."""
         words = self.complete()
-        self._flushes.append(len(self._tokens) + len(self._pending))
+        self._flushes.append(len(self._texts) + len(self._pending))
         return words
 
     @property
@@ -226,11 +227,11 @@ class WordTimeline:
 
     def _pin(self, piece: Word) -> list[Word]:
         words = self.complete() if self._length - len(self._tail) < piece.char_end else []
-        while self._pending and (not self._places or self._places[-1][1] < piece.char_end):
-            self._estimate(tokens=len(self._tokens) + 1)
-        first = bisect_right(self._places, piece.char_start, key=itemgetter(1))
+        while self._pending and (not self._ends or self._ends[-1] < piece.char_end):
+            self._estimate(tokens=len(self._texts) + 1)
+        first = bisect_right(self._ends, piece.char_start)
         self._fit.reach(first, piece.start_ms, sounds=True)
-        self._fit.reach(bisect_left(self._places, (piece.char_end,)), piece.end_ms, sounds=True)
+        self._fit.reach(bisect_left(self._starts, piece.char_end), piece.end_ms, sounds=True)
         return words
 
     # ------------------------------------------------------------ times from the audio
@@ -251,7 +252,7 @@ class WordTimeline:
         count = self._flushes.pop(0)
         if not self.aligned:
             self._estimate(tokens=count)
-            self._fit.reach(self._tokens[count][2] if count < len(self._tokens) else len(self._fit), audio_ms)
+            self._fit.reach(self._token(count)[2] if count < len(self._texts) else len(self._fit), audio_ms)
 
     def finish(self, audio_ms: int, *, cut: bool = False) -> list[Word]:
         """All audio has been made; returns words that were never sent, of which `read` may have more. `cut`: the audio
@@ -278,8 +279,8 @@ class WordTimeline:
         words: list[Word] = []
         if until_ms is not None and self._next[0] == self._fit.revision and until_ms <= self._next[1]:
             return words
-        while self._settled < len(self._tokens) and len(words) != most:
-            text, _, first, _ = token = self._tokens[self._settled]
+        while self._settled < len(self._texts) and len(words) != most:
+            text, _, first, _ = token = self._token(self._settled)
             if not text:
                 self._settled += 1
                 continue
@@ -298,7 +299,7 @@ class WordTimeline:
         return words
 
     def words(self) -> list[Word]:
-        return [self._estimated(token) for token in self._tokens if token[0]]
+        return [self._estimated(token) for token in map(self._token, range(len(self._texts))) if token[0]]
 
     # ------------------------------------------------------------ heard
 
@@ -306,7 +307,7 @@ class WordTimeline:
         """The text as (heard, unheard) after `played_ms` of audio, by the rule of `heard.split`."""
         self._estimate(played_ms, ahead=False)
         # What is said in another way has no parts.
-        count = len(self._marks if self.aligned else self._places)
+        count = len(self._marks if self.aligned else self._starts)
         return heard.split("".join(self._parts), count, self._timed, played_ms, self._said)
 
     # ------------------------------------------------------------ inside
@@ -330,7 +331,7 @@ class WordTimeline:
         words: list[Word] = []
         chars = READ_CHARS if self._tells and ahead else 0
         while not self.aligned and (self._pending or len(self._tail) >= self._read_chars + 2 * TAIL_CHARS):
-            if chars <= 0 and not (len(self._tokens) < tokens or self._is_due(until_ms)):
+            if chars <= 0 and not (len(self._texts) < tokens or self._is_due(until_ms)):
                 break
             comes = not self._pending
             text, start = (self._tail, self._length - len(self._tail)) if comes else self._pending[0]
@@ -339,7 +340,7 @@ class WordTimeline:
             if not isinstance(text, str):
                 del self._pending[0]
                 self._obey(text, start)
-                self._tokens.append(("", start, self._read_from, len(self._fit) - 1))
+                self._add_token("", start)
                 continue
             part = text[self._read_chars : self._read_chars + (TAIL_CHARS if comes else READ_CHARS)]
             self._read_chars += len(part)
@@ -349,9 +350,9 @@ class WordTimeline:
             if is_end:
                 del self._pending[0]
                 self._read_chars = 0
-                self._tokens.append((text, start, self._read_from, len(self._fit) - 1))
+                self._add_token(text, start)
                 if self._tells:
-                    words.append(self._estimated(self._tokens[-1]))
+                    words.append(self._estimated(self._token(len(self._texts) - 1)))
         return words
 
     def _obey(self, directive: Pause | Prosody | float, start: int) -> None:
@@ -384,8 +385,17 @@ class WordTimeline:
             start += chars
 
     def _add(self, start: int, chars: int, ms: float, pause_ms: float) -> None:
-        self._places.append((start, start + chars))
+        self._starts.append(start)
+        self._ends.append(start + chars)
         self._fit.add(ms, pause_ms)
+
+    def _add_token(self, text: str, start: int) -> None:
+        self._texts.append(text)
+        self._numbers.extend((start, self._read_from, len(self._fit) - 1))
+
+    def _token(self, place: int) -> _Token:
+        start, first, last = self._numbers[3 * place : 3 * place + 3]
+        return self._texts[place], start, first, last
 
     def _estimated(self, token: _Token) -> Word:
         text, start, first, last = token
@@ -396,7 +406,7 @@ class WordTimeline:
         if self.aligned:
             return self._marks[mark]
         start_ms, end_ms = self._fit.span(mark)
-        return Word("", round(start_ms), round(end_ms), *self._places[mark])
+        return Word("", round(start_ms), round(end_ms), self._starts[mark], self._ends[mark])
 
     def _at(self, ms: float) -> int:
         return round(ms) if self._audio_ms is None else min(round(ms), self._audio_ms)

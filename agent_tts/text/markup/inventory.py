@@ -6,16 +6,12 @@ import re
 from collections.abc import Iterable
 
 from agent_tts.directives import MAX_PAUSE_MS, Prosody
+from agent_tts.text.data import data, words
 from agent_tts.text.phones import to_ipa
 
-# SSML, with the extensions of its vendors. `sub` and `mark` are HTML's, too: they need their attributes.
-SSML = ["speak", "p", "s", "w", "break", "sub", "say-as", "phoneme", "prosody", "emphasis", "lang", "voice", "mark"]
-SSML += ["token", "audio", "desc", "metadata", "meta", "lexicon", "lookup"]
-VENDORS = ("amazon:", "google:", "mstts:")  # namespaces
-CARTESIA = ["emotion", "speed", "volume", "spell"]
-# The one tag that LiveKit teaches language models, and what it makes of it for its providers.
-LIVEKIT = ["expr", "expression", "sound"]
-# Wrapping and single tags of those providers, which language models also write of their own accord.
+_NAMES = data("markup/names")
+_SPACES = tuple(words(_NAMES["vendors"]))
+# What LiveKit's tag makes of its labels.
 DELIVERIES = {
     "slow": {"rate": "0.85"},
     "fast": {"rate": "1.2"},
@@ -24,23 +20,10 @@ DELIVERIES = {
     "higher-pitch": {"pitch": "1.15"},
     "lower-pitch": {"pitch": "0.85"},
 }
-MANNER_TAGS = {"whisper", "singing", "sing-song", "laugh-speak", "build-intensity", "decrease-intensity", "forceful"}
-MANNER_TAGS |= {"happy", "sad", "angry", "excited", "calm", "surprised", "sympathetic", "curious", "sarcastic"}
-MANNER_TAGS |= {"confident", "playful", "nervous"}
-SOUND_TAGS = ["laugh", "chuckle", "sigh", "breath", "cough", "argh", "gasp", "giggle", "cry", "stress"]
-SOUND_TAGS += ["groan", "yawn", "sniffle", "laughs", "chuckles", "sighs", "gasps"]
-# Blocks of language models that are not for the listener.
-THOUGHTS = ["think", "thinking", "thought", "reasoning", "reflection", "scratchpad", "scratch_pad", "analysis"]
-CALLS = ["tool_call", "tool_calls", "tool_response", "tool_result", "function_call", "function_calls", "tool_use"]
-CALLS += ["function_results", "invoke", "function", "toolcall", "tool_code"]
-CALLS += [
-    f"{model}{name}" for model in ("antml:", "minimax:", "seed:", "xai:", "｜dsml｜") for name in ("think", *CALLS)
-]
-# Around what is.
-ANSWERS = ["answer", "final_answer", "final", "response", "output"]
-# Keys for a telephone menu, from Pipecat's navigator.
-COMMANDS = ["dtmf"]
-TURNS = ["start_of_turn", "end_of_turn"]
+MANNER_TAGS = frozenset(words(_NAMES["manners"]))
+THOUGHTS, CALLS, ANSWERS = (words(_NAMES[kind]) for kind in ("thoughts", "calls", "answers"))
+CALLS += [f"{space}{name}" for space in words(_NAMES["call_spaces"]) for name in ("think", *CALLS)]
+COMMANDS = words(_NAMES["commands"])
 
 BLOCKS = {*THOUGHTS, *CALLS, *COMMANDS, "desc", "metadata"}
 # Words of prose, too: without attributes, an opening tag counts where a line or a sentence begins.
@@ -51,54 +34,16 @@ SILENT = re.compile(r"(?!/|.*(?:end|suffix)).*(?:tool|function|think|thought|act
 HEADERS = {"start", "channel", "constrain", "start_header_id"}
 # A role follows them, up to white space.
 ROLES = {"im_start", "turn", "start_of_turn"}
-# Tokens that are written in another way than <|name|>.
-CLOSING_TOKENS = ["tool", "tool_call", "tool_response", "channel", "turn"]  # <name|>
-BRACKET_TOKENS = ["TOOL_CALLS", "TOOL_RESULTS", "/TOOL_RESULTS", "THINK", "/THINK", "INST", "/INST"]  # [NAME]
-# Names of types in code: without attributes, an opening tag directly behind a word is text, as in `List<voice>`.
-TYPES = {"voice", "token", "audio", "sound", "lexicon", "metadata", "meta", "s", "w", "p"}
+CLOSING_TOKENS, BRACKET_TOKENS = words(_NAMES["closing_tokens"]), words(_NAMES["bracket_tokens"])
+TYPES = frozenset(words(_NAMES["types"]))
 # Tags that name an emotion or a way to speak.
 EXPRESSIVE = {"emotion", "expression", "mstts:express-as", "amazon:emotion", "amazon:effect", "google:style"}
 
-# ElevenLabs' audio tags and Cartesia's sounds: ways to speak, and sounds that nobody makes here.
-STYLES = [
-    *("angry", "annoyed", "anxious", "calm", "cheerful", "cheerfully", "concerned", "confident", "confused", "crying"),
-    *("curious", "deadpan", "disappointed", "dramatic", "dramatically", "empathetic", "encouraging", "enthusiastic"),
-    *("excited", "excitedly", "flirty", "friendly", "frustrated", "happy", "happily", "hopeful", "impatient", "joking"),
-    *("mischievously", "mocking", "mumbling", "nervous", "nervously", "neutral", "playful", "playfully", "proud"),
-    *("quietly", "rushed", "sad", "sadly", "sarcastic", "sarcastically", "scared", "serious", "seriously", "shouting"),
-    *("sheepishly", "slowly", "softly", "sorrowful", "surprised", "sympathetic", "thoughtful", "tired", "warmly"),
-    *("whisper", "whispering", "whispers", "worried", "shouts", "hurried", "soft", "slow", "fast", "drawn out"),
-    *("regretful", "delighted", "determined", "grateful", "fearful", "disgusted", "warm and friendly tone"),
-]
-DEGREES = ["very", "really", "slightly", "a little", "almost", "gently"]
-ACCENTS = [
-    *("american", "australian", "british", "canadian", "chinese", "dutch", "english", "french", "german", "indian"),
-    *("irish", "italian", "jamaican", "japanese", "korean", "mexican", "nigerian", "polish", "portuguese", "russian"),
-    *("scottish", "southern", "spanish", "swedish", "texan", "welsh"),
-]
-STYLES += [f"{degree} {style}" for degree in DEGREES for style in STYLES]
-STYLES += [f"{degree}{accent} accent" for degree in ("", "strong ", "slight ", "thick ") for accent in ACCENTS]
-SOUNDS = [
-    *("laughter", "laugh", "laughs", "laughing", "laughs harder", "starts laughing", "chuckle", "chuckles", "giggle"),
-    *("giggles", "giggling", "sigh", "sighs", "exhale", "exhales", "exhales sharply", "inhale", "inhales deeply"),
-    *("gasp", "gasps", "cough", "coughs", "clears throat", "clearing throat", "sniff", "sniffs", "sobs", "snorts"),
-    *("swallows", "gulps", "yawns", "groans", "hums", "sings", "singing", "wheezing", "woo", "applause", "clapping"),
-    *("gunshot", "explosion", "music", "breath", "breathes", "snickers", "hesitates", "stammers", "interrupting"),
-    *("overlapping", "breathe", "clear throat", "clear_throat", "yawn", "cry", "tsk", "tongue-click", "lip-smack"),
-    *("hum-tune", "chuckling", "sighing", "gasping", "groaning", "yawning", "sobbing", "emphasis"),
-]
+STYLES = words(_NAMES["styles"], ",")
+STYLES += [f"{degree} {style}" for degree in words(_NAMES["degrees"], ",") for style in STYLES]
+STYLES += [f"{degree}{of} accent" for degree in ("", "strong ", "slight ", "thick ") for of in words(_NAMES["accents"])]
 # Ways to speak that are no emotion.
-MANNERS = {
-    **dict.fromkeys(["whisper", "whispering", "whispers", "whispered"], "Whisper."),
-    **dict.fromkeys(["quietly", "softly", "soft"], "Speak softly."),
-    **dict.fromkeys(["neutral", "none", "default", "normal", ""], None),
-    **dict.fromkeys(["shouting", "shouts"], "Shout."),
-    **dict.fromkeys(["slowly", "slow"], "Speak slowly."),
-    **dict.fromkeys(["rushed", "hurried", "fast"], "Speak in a rush."),
-    **dict.fromkeys(["singing", "sing-song"], "Speak in a sing-song voice."),
-    "drawn out": "Draw out the words.",
-    "mumbling": "Mumble.",
-}
+MANNERS = {name: said or None for names, said in _NAMES["ways"].items() for name in words(names, ",")}
 PAUSES_MS = {"pause": 500, "pauses": 500, "short pause": 250, "long pause": 1_000}
 PAUSES_MS |= {"long-pause": 1_000, "break": 500, "long-break": 1_000}
 
@@ -119,10 +64,11 @@ class Names:
 
 
 NAMES = Names(
-    *(SSML, CARTESIA, LIVEKIT, DELIVERIES, MANNER_TAGS, SOUND_TAGS, THOUGHTS, CALLS, ANSWERS, COMMANDS, TURNS),
-    spaces=VENDORS,
+    *(words(_NAMES[kind]) for kind in ("ssml", "cartesia", "livekit", "manners", "sounds", "answers", "turns")),
+    *(DELIVERIES, THOUGHTS, CALLS, COMMANDS),
+    spaces=_SPACES,
 )
-BRACKETS = Names(STYLES, SOUNDS, PAUSES_MS, BRACKET_TOKENS)
+BRACKETS = Names(STYLES, words(_NAMES["bracket_sounds"], ","), PAUSES_MS, BRACKET_TOKENS)
 
 _BREAKS_MS = {"none": 0, "x-weak": 100, "weak": 200, "medium": 400, "strong": 700, "x-strong": 1_000}
 _TIME = re.compile(r"\+?(\d{1,6}(?:\.\d{0,6})?|\.\d{1,6})\s*(ms|s)", re.ASCII)

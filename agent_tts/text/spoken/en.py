@@ -3,112 +3,95 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from agent_tts.text.spoken.shared import words
-from agent_tts.text.spoken.table import Table, cardinal, ordinal, roman, rule
-from agent_tts.text.spoken.vocabulary import Noun, column
+from agent_tts.text.spoken.table import SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.vocabulary import column
 
-MONTHS = words("January February March April May June July August September October November December")
-_SHORT = {month[:3]: month for month in MONTHS} | {"Sept": "September"}
-_MONTH = f"(?P<month>{'|'.join((*MONTHS, *_SHORT))})"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
+_LAST = r"(?:\ ?[-–]\ ?(?P<last>[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?)?"
 _YEAR = r"(?:,?\ (?P<year>\d{4}))?"
-
-# After these, four digits are a year.
-_BEFORE_YEAR = {"in", "since", "by", "from", "until", "till", "before", "after", "of", "during", "year", "to", "spring"}
-_BEFORE_YEAR |= {"summer", "fall", "autumn", "winter", "q1", "q2", "q3", "q4"}
-_BEFORE_YEAR |= {month.lower() for month in (*MONTHS, *_SHORT)}
-# Those from 1900 on after these, too.
-_BEFORE_RECENT_YEAR = {"and", "or", "the", "early", "late"}
-
-# After these, a Roman numeral is a number.
-_NUMBERED = frozenset(("war", "chapter", "part", "volume", "section", "act", "phase", "type", "title"))
-# After these, it is that of a monarch or pope. One letter may be an initial, but V.
-_MONARCHS = {"alexander", "benedict", "catherine", "charles", "edward", "elizabeth", "francis", "frederick", "george"}
-_MONARCHS |= {"gregory", "henry", "innocent", "james", "leo", "louis", "napoleon", "nicholas", "paul", "philip", "pius"}
-_MONARCHS |= {"ramses", "richard", "umberto", "urban", "wilhelm", "william"}
-
-# A number of these is said digit by digit.
-_NUMBERS = (
-    "order|account|card|phone|telephone|tracking|reference|booking|confirmation|reservation|case|ticket|policy|customer"
-    "|membership|member|serial|routing|invoice|claim|passport|patient"
-)
-
-# Words before a decade; behind others "40s" is of seconds.
-_DECADES = frozenset(("the", "his", "her", "their", "my", "your", "our", "early", "mid", "late", "and"))
-
-# Three or four digits after these are said in pairs: "room two oh four".
-_PAIRED = {"room", "flight", "suite", "gate", "route", "highway", "apartment", "boeing", "rtx"}
-
-_PER = {"mo": "month", "yr": "year", "hr": "hour", "wk": "week", "gal": "gallon", "lb": "pound"}
-_PER |= {word: word for word in words("month year hour week day night person user minute item")}
-_SCALES = {"thousand": "k K", "million": "M m mn", "billion": "B b bn", "trillion": "T tn"}  # after an amount of money
-
-# fmt: off
-_WORDS = {
-    "Dr.": "Doctor", "Mr.": "Mister", "Mrs.": "Missus", "Prof.": "Professor", "vs.": "versus", "e.g.": "for example",
-    "i.e.": "that is", "approx.": "approximately", "@": "at",
-    "appt.": "appointment", "ext.": "extension", "w/": "with", "w/o": "without",
-}
-# fmt: on
+_HOUR = r"([01]?\d|2[0-4])"
 
 
-def table(*, day_first: bool = False) -> Table:
-    day, month = (r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])")
-    first, second = (day, month) if day_first else (month, day)
-    return Table(
-        "en",
-        scales={
-            word: Noun(word, word)
-            for word in ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")
-        }
-        | {sign: Noun(word, word) for word, signs in _SCALES.items() for sign in signs.split()},
-        abbreviations=_WORDS,
-        rules=(
-            rule(r"(?P<year>\d{4})([-/])(?P<month>0\d|1[0-2])\2(?P<day>[0-2]\d|3[01])", _date),
+@dataclass(frozen=True)
+class English(Table):
+    """Its words are those of `languages.toml`, which says what they are."""
+
+    day_first: bool = False  # as everywhere but in America: 31/12 is the thirty first of December
+    paired: frozenset[str] = frozenset()
+    decades: frozenset[str] = frozenset()
+    before_year: frozenset[str] = frozenset()
+    before_recent_year: frozenset[str] = frozenset()
+    monarchs: frozenset[str] = frozenset()
+    minutes: tuple[str, ...] = ()
+    people: tuple[str, ...] = ()
+
+    def rules(self) -> tuple[SpokenRule, ...]:
+        day, month = (r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])")
+        first, second = (day, month) if self.day_first else (month, day)
+        name = rf"(?P<month>{any_of(self.all_months)})\.?"
+        return (
+            rule(r"(?P<year>\d{4})([-/])(?P<month>0\d|1[0-2])\2(?P<day>[0-2]\d|3[01])", self._date),
             *(
-                rule(rf"{one}(?P<separator>[/-]){other}(?P=separator)(?P<year>\d{{4}}|(?<=/)\d\d)", _date)
+                rule(rf"{one}(?P<separator>[/-]){other}(?P=separator)(?P<year>\d{{4}}|(?<=/)\d\d)", self._date)
                 for one, other in ((first, second), (second, first))
             ),
-            rule(rf"{first}/{second}", _date_on),
-            rule(rf"{_MONTH}\.?\ {_DAY}(?:[-–](?P<last>[1-9]|[12]\d|3[01]))?{_YEAR}", _date),
-            rule(rf"{_DAY}\ {_MONTH}\.?{_YEAR}", _date),
-            rule(r"([01]?\d|2[0-4])(?:[:.]([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
-            rule(r"([01]?\d|2[0-4]):([0-5]\d)", _clock_24),
+            rule(rf"{first}/{second}", self._date_on),
+            rule(rf"{name}\ {_DAY}{_LAST}{_YEAR}", self._date),
+            rule(rf"{_DAY}{_LAST}\ {name}{_YEAR}", self._date),
+            rule(rf"{_HOUR}(?:[:.]([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
+            rule(rf"{_HOUR}:([0-5]\d)", _clock_24),
             rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
-            rule(r"([IVX]{2,6}|V)(['’]s)?", _monarch),
+            rule(r"([IVX]{2,6}|V)(['’]s)?", self._monarch),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
             rule(r"(\d{4})[-–](\d{4})", _years),
-            rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in _PAIRED else None),
+            rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in self.paired else None),
             rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
             rule(r"(?:(1)-)?(8\d\d)-([A-Z][A-Z-]{3,})", _vanity),
             rule(r"([Mm]id|[Ee]arly|[Ll]ate)-([2-9]0)s", lambda match, _: f"{match[1]} {_number(match[2])[:-1]}ies"),
-            rule(r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in _DECADES else None),
+            rule(
+                r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in self.decades else None
+            ),
             rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
-            rule(r"(\d{4})(s?)", _year_alone),
-        ),
-        per={sign: f"per {word}" for sign, word in _PER.items()},
-        number_signs=("No.", "#"),
-        address_signs={
-            ":": "colon",
-            "~": "tilde",
-            "?": "question mark",
-            "=": "equals",
-            "&": "and",
-            "#": "hash",
-            "%": "percent",
-        },
-        phones=r"(?:1[\ .-])?\(?\d{3}\)?[\ .-]\d{3}[\ .-]\d{4} | \d{3}\ ?-\ ?\d{4}",
-        labels=rf"(?:code|pin|passcode|extension|otp|(?:{_NUMBERS}) (?:number|no\.|id))(?: is| was)?"
-        r"|(?:number|zip|id) is|end(?:s|ing) (?:in|with)|digits(?: are)?|dial",
-        ago="ago",
-        part=lambda each: Noun(each, f"{each}s"),
-        roman_after=_NUMBERED,
-        months=(*MONTHS, *_SHORT),
-        dotted=frozenset(("a.m.", "p.m.")),
-        openers=frozenset(("USD", "EUR", "GBP")),
-    )
+            rule(rf"(\d+)m\ ({any_of(self.minutes)})", self._minutes_left),
+            rule(rf"({self.number})([kmMbB])\ ({any_of(self.people)})", self._people),
+            rule(r"(\d{4})(s?)", self._year_alone),
+        )
+
+    def _date(self, match: re.Match[str], before: str) -> str:
+        month, given = match["month"], match.groupdict()
+        name = self.months[(int(month) if month.isdecimal() else self.month(month)) - 1]
+        the = "the " if self.day_first and before != "the" else ""
+        said = " to ".join(the + ordinal(int(day)) for day in (given["day"], given.get("last")) if day)
+        said = f"{said} of {name}" if self.day_first else f"{name} {said}"
+        return said if given.get("year") is None else f"{said}, {_year(given['year'])}"
+
+    def _date_on(self, match: re.Match[str], before: str) -> str | None:
+        if match[0] in column("en", "fraction") and before != "on":
+            return None
+        return self._date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
+
+    def _minutes_left(self, match: re.Match[str], _: str) -> str:
+        return f"{self.counted(match[1], self.units['min'])} {match[2]}"
+
+    def _people(self, match: re.Match[str], _: str) -> str:
+        return f"{self.counted(match[1], self.scales[match[2]])} {match[3]}"
+
+    def _monarch(self, match: re.Match[str], before: str) -> str | None:
+        number = roman(match[1]) if before in self.monarchs else 0
+        return f"the {ordinal(number)}{match[2] or ''}" if number else None
+
+    def _year_alone(self, match: re.Match[str], before: str) -> str | None:
+        written, plural = match.groups()
+        word = before.rstrip(".,")
+        recent = written >= "1900" and (before in self.before_recent_year or re.fullmatch(r"(?:19|20)\d\d,", before))
+        is_year = plural or recent or word in self.before_year or word.capitalize() in self.all_months
+        if not is_year or not "1100" <= written < "2100":
+            return None
+        said = _year(written)
+        return f"{said[:-1]}ies" if plural and said.endswith("y") else said + plural
 
 
 def _number(written: str) -> str:
@@ -126,21 +109,6 @@ def _vanity(match: re.Match[str], _: str) -> str:
     return f"{' '.join(said)} {match[3].replace('-', ' ')}"
 
 
-def _date(match: re.Match[str], _: str) -> str:
-    month, year = match["month"], match.groupdict().get("year")
-    name = MONTHS[int(month) - 1] if month.isdecimal() else _SHORT.get(month, month)
-    said = f"{name} {ordinal(int(match['day']))}"
-    if last := match.groupdict().get("last"):
-        said += f" to {ordinal(int(last))}"
-    return said if year is None else f"{said}, {_year(year)}"
-
-
-def _date_on(match: re.Match[str], before: str) -> str | None:
-    if match[0] in column("en", "fraction") and before != "on":
-        return None
-    return _date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
-
-
 def _year(written: str) -> str:
     number = int(written)
     if len(written) == 2:
@@ -154,17 +122,6 @@ def _pairs(number: int) -> str:
     if not rest:
         return f"{cardinal(hundreds)} hundred"
     return f"{cardinal(hundreds)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
-
-
-def _year_alone(match: re.Match[str], before: str) -> str | None:
-    written, plural = match.groups()
-    recent = written >= "1900" and (before in _BEFORE_RECENT_YEAR or re.fullmatch(r"(?:19|20)\d\d,", before))
-    if not "1100" <= written < "2100" or not (plural or recent or before.rstrip(".,") in _BEFORE_YEAR):
-        return None
-    if not plural:
-        return _year(written)
-    said = _year(written)
-    return f"{said[:-1]}ies" if said.endswith("y") else f"{said}s"
 
 
 def _clock(match: re.Match[str], _: str) -> str | None:
@@ -183,11 +140,6 @@ def _minutes_seconds(match: re.Match[str], _: str) -> str:
     """45:30, no time of the day. A duration, a ratio and a split are said alike."""
     first, second = match.groups()
     return f"{_number(first)} {_minutes(second)}" if second != "00" else f"{_number(first)} minutes"
-
-
-def _monarch(match: re.Match[str], before: str) -> str | None:
-    number = roman(match[1]) if before in _MONARCHS else 0
-    return f"the {ordinal(number)}{match[2] or ''}" if number else None
 
 
 def _minutes(written: str) -> str:

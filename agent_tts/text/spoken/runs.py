@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,14 +15,16 @@ from agent_tts.text.spoken.table import (
     MIN_DIALLED,
     OPERATOR,
     OPERATORS,
+    Numerals,
     SpokenRule,
     any_of,
     are_groups,
+    cardinal,
     is_code,
     is_spelled,
     rule,
 )
-from agent_tts.text.spoken.vocabulary import Between, between, column
+from agent_tts.text.spoken.vocabulary import column
 
 MAX_RUN = 80  # characters that are looked at together
 
@@ -38,23 +40,44 @@ _NUMBER = re.compile(r"[-−]?\d[\d.,]*")
 _ACCOUNT = re.compile("(?<=[A-Z]{2})" + IBAN.partition(")")[2], re.VERBOSE)  # behind its country
 
 
+NUMBER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d+)?"
+SIGNED = rf"[-−+]?{NUMBER}"
+END = r"(?![\d.:/]*\d)"  # a number does not go on
+CLOCK = r"(?:[01]?\d|2[0-4]):[0-5]\d"
+LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
+DAY = r"\ ?([-/.])\ ?(\d{1,2})\ ?\2\ ?(\d{1,2})"  # behind a year
+
+
 @dataclass(frozen=True)
-class Runs:
-    """The rules of one language, tried in order at each number of a run.
+class Runs(Numerals):
+    """A language without spaces around numbers: its rules, tried in order at each number of a run.
 
     A run starts at one of `STARTS` and has digits, `SIGNS`, ASCII letters, the characters `inside`, and single spaces
     after digits and the characters `spaced`.
     """
 
-    code: str
-    rules: tuple[SpokenRule, ...]
-    inside: frozenset[str]
+    names: tuple[str, ...] = ()  # of the digits from 0 on
+    comma: str = ""  # between the groups of a telephone number
+    scales: str = ""  # a pattern of words after the digits of a large number
+    labels: str = "(?!)"  # a pattern of what a number follows that is said digit by digit
+    national: str = "(?!)"  # a pattern of national telephone numbers
+    day: str = "{}月{}日"  # a month and a day
+    date_end: str = ""  # a pattern of what may stand behind a date in digits
+    gap: str = ""  # between a number and what it counts
+    counters: str = ""  # a pattern of what long numbers count
+    limited: str = "(?!)"  # a pattern of what stands before a word that limits a number: "5分未満"
+    counted: str = ""  # a pattern of what numbers of a form of their own count
+    known: str = ""  # more characters of a run
     spaced: str = ""  # of them, those that a single space may follow, too
-    counters: str = "(?!)"  # a pattern of what stands before a word that limits a number: "5分未満"
+    after: str = LETTER  # a pattern of what follows a number alone
 
     @cached_property
-    def _counted(self) -> re.Pattern[str]:
-        return re.compile(self.counters)
+    def inside(self) -> frozenset[str]:
+        return frozenset(f"{self.known}{self.scales}{self.counters}{self.counted}") - set("|[]")
+
+    @cached_property
+    def _limited(self) -> re.Pattern[str]:
+        return re.compile(self.limited)
 
     def goes_on(self, ch: str, before: str) -> bool:
         """Whether a run has `ch` after `before`."""
@@ -82,7 +105,7 @@ class Runs:
             limit = _LIMIT.match(text, place)
             said, end = self._said(text, limit.end() if limit else place)
             if said is not None and limit:
-                if counted := self._counted.match(text, end):
+                if counted := self._limited.match(text, end):
                     said, end = said + counted[0], counted.end()
                 said = column(self.code, "limit")[limit[1]].format(said)
             if said is not None:
@@ -91,36 +114,37 @@ class Runs:
 
     def _said(self, text: str, place: int) -> tuple[str | None, int]:
         """What is said for the number at a place, and where it ends; None if no rule has it."""
-        for each in self.rules:
+        for each in self.all_rules:
             match = each.pattern.match(text, place)
             if match is not None and (said := each.say(match, text[:place])) is not None:
                 return said, match.end()
         return None, place
 
+    # ------------------------------------------------------------ what each language has of its own
 
-NUMBER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}|\d+)(?:\.\d+)?"
-SIGNED = rf"[-−+]?{NUMBER}"
-END = r"(?![\d.:/]*\d)"  # a number does not go on
-CLOCK = r"(?:[01]?\d|2[0-4]):[0-5]\d"
-LETTER = r"(?![\d.,]*[A-Za-z])"  # a number is not part of a name: "4K"
+    def cardinal(self, number: int) -> str:
+        return cardinal(number, self.code)
 
+    def year(self, written: str) -> str:
+        """A year before a month, with its word."""
+        raise NotImplementedError
 
-@dataclass(frozen=True)
-class Numerals:
-    """How one of these languages says numbers, and what is said alike in all of them."""
+    def month(self, number: int) -> str:
+        return self.cardinal(number)
 
-    code: str
-    names: Sequence[str]  # of the digits from 0 on
-    cardinal: Callable[[int], str]
-    comma: str  # between the groups of a telephone number
-    scales: str  # a pattern of words after the digits of a large number
-    labels: tuple[str, ...]  # what a number follows that is said digit by digit
-    gap: str = ""  # between a number and what it counts
-    counters: str = ""  # a pattern of what long numbers count
+    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+        """A time of the day."""
+        raise NotImplementedError
 
-    @cached_property
-    def between(self) -> Between:
-        return between(self.code)
+    def first(self) -> tuple[SpokenRule, ...]:
+        """Rules before all others."""
+        return ()
+
+    def counting(self) -> tuple[SpokenRule, ...]:
+        """Rules for what is counted, behind those of telephones, dates and times."""
+        return ()
+
+    # ------------------------------------------------------------ numbers
 
     @cached_property
     def units(self) -> Mapping[str, str]:
@@ -146,11 +170,11 @@ class Numerals:
             said += self.between.point + self.decimals(decimals)
         return self.sign(written) + said
 
-    def sign(self, written: str) -> str:
-        return self.between.minus if written[:1] in ("-", "−") else self.between.plus if written[:1] == "+" else ""
-
-    def counted(self, written: str) -> str:
+    def count(self, written: str) -> str:
         return self.number(written)
+
+    def labelled(self, before: str) -> bool:
+        return re.search(rf"(?:{self.labels})\s*\Z", before) is not None
 
     def dialled(self, groups: Iterable[str]) -> str:
         return self.comma.join(map(self.digits, groups))
@@ -173,14 +197,11 @@ class Numerals:
 
         return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", say)
 
-    def national(self, pattern: str) -> SpokenRule:
-        return rule(pattern, lambda match, _: self.dialled(match[0].split("-")))
-
     def grouped(self) -> SpokenRule:
         """4111 1111 1111 1111, and 482 913 behind one of the `labels`."""
 
         def say(match: re.Match[str], before: str) -> str | None:
-            labelled = before.rstrip().endswith(self.labels) and is_code(match[0])
+            labelled = self.labelled(before) and is_code(match[0])
             return self.dialled(re.findall(r"\d+", match[0])) if labelled or are_groups(match[0]) else None
 
         return rule(f"{GROUPS}{END}", say)
@@ -222,7 +243,7 @@ class Numerals:
         def say(match: re.Match[str], _: str) -> str:
             minus, sign, number, scale, per = match.groups()
             number = number.rstrip("0").rstrip(".") if "." in number else number
-            said = f"{self.sign(minus)}{self.counted(number)}{scale or ''}{self.gap}{self.money[sign]}"
+            said = f"{self.sign(minus)}{self.count(number)}{scale or ''}{self.gap}{self.money[sign]}"
             return names[per].format(said) if per else said
 
         names = column(self.code, "per")
@@ -240,7 +261,7 @@ class Numerals:
         """From one number with a scale to another."""
         return rule(
             rf"({NUMBER})({self.scales})[-–~]({NUMBER})(?={self.scales})",
-            lambda match, _: f"{self.counted(match[1])}{match[2]}{self.between.to}{self.counted(match[3])}",
+            lambda match, _: f"{self.count(match[1])}{match[2]}{self.between.to}{self.count(match[3])}",
         )
 
     def fraction(self) -> SpokenRule:
@@ -272,7 +293,7 @@ class Numerals:
         names = {**self.units, **self.money}
         return rule(
             rf"({SIGNED})\ ?({any_of(names)})(?![A-Za-z\d])",
-            lambda match, _: f"{self.counted(match[1])}{self.gap}{names[match[2]]}",
+            lambda match, _: f"{self.count(match[1])}{self.gap}{names[match[2]]}",
         )
 
     def more(self) -> SpokenRule:
@@ -285,8 +306,8 @@ class Numerals:
         pattern = r"\d+(?:\.\d+){2,}"
         return rule(pattern, lambda match, _: self.between.point.join(map(self.number, match[0].split("."))))
 
-    def plain(self, after: str = LETTER) -> SpokenRule:
-        """A number alone, before the pattern `after`.
+    def plain(self) -> SpokenRule:
+        """A number alone.
 
         It is said digit by digit behind one of the `labels`, and if it has seven digits or more and counts nothing.
         """
@@ -294,27 +315,55 @@ class Numerals:
         def say(match: re.Match[str], before: str) -> str:
             written = match[1] or match[2]
             long = match[2] is not None and len(written) > MAX_PLAIN and written[-3:] != "000"
-            spelled = written.isdecimal() and (long or before.rstrip().endswith(self.labels))
+            spelled = written.isdecimal() and (long or self.labelled(before))
             return self.digits(written) if spelled else self.number(written)
 
         counting = rf"(?=\ ?(?:{self.scales}|{self.counters or '(?!)'}))"
-        return rule(rf"((?:(?<!\d)[-−+])?{NUMBER}){after}{counting} | ((?:(?<!\d)[-−+])?{NUMBER}){after}", say)
+        return rule(
+            rf"((?:(?<!\d)[-−+])?{NUMBER}){self.after}{counting} | ((?:(?<!\d)[-−+])?{NUMBER}){self.after}", say
+        )
 
+    # ------------------------------------------------------------ all rules
 
-def full_date(pattern: str, say: Callable[[str, int, int], str]) -> SpokenRule:
-    """A date of groups 1, 3 and 4: the year, the month, the day."""
+    @cached_property
+    def all_rules(self) -> tuple[SpokenRule, ...]:
+        """All rules, in the order in which they are tried."""
+        clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", lambda m, _: self.clock(m[1], m[2], m[3]))
+        return (
+            *self.first(),
+            self.international(),
+            self.account(),
+            rule(rf"(?:{self.national}){END}", lambda match, _: self.dialled(match[0].split("-"))),
+            self.full_date(),
+            self.grouped(),
+            self.equation(),
+            self.spans(clock, CLOCK),
+            clock,
+            # 12/25, which is no fraction.
+            rule(rf"(0?[1-9]|1[0-2])/(1[3-9]|2\d|3[01]|0[1-9]){END}", lambda m, _: self.month_and_day(m[1], m[2])),
+            self.amounts(),
+            self.scaled_range(),
+            *self.counting(),
+            self.amount(),
+            self.rating(),
+            self.fraction(),
+            self.range(),
+            self.measure(),
+            self.more(),
+            self.version(),
+            self.plain(),
+        )
 
-    def said(match: re.Match[str], _: str) -> str | None:
-        month, day = int(match[3]), int(match[4])
-        return say(match[1], month, day) if 1 <= month <= 12 and 1 <= day <= 31 else None
+    def month_and_day(self, month: str, day: str) -> str:
+        return self.day.format(self.month(int(month)), self.cardinal(int(day)))
 
-    return rule(pattern + END, said)
+    def full_date(self) -> SpokenRule:
+        def say(match: re.Match[str], _: str) -> str | None:
+            year, _, month, day = match.groups()
+            is_date = 1 <= int(month) <= 12 and 1 <= int(day) <= 31
+            return self.year(year) + self.month_and_day(month, day) if is_date else None
 
-
-def month_and_day(say: Callable[[int, int], str]) -> SpokenRule:
-    """12/25, which is no fraction."""
-    pattern = rf"(0?[1-9]|1[0-2])/(1[3-9]|2\d|3[01]|0[1-9]){END}"
-    return rule(pattern, lambda match, _: say(int(match[1]), int(match[2])))
+        return rule(rf"(\d{{4}}){DAY}{self.date_end}{END}", say)
 
 
 def narrowed(text: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
+from typing import Any, Self
 
 from num2words import num2words
 
+from agent_tts.text.data import data
 from agent_tts.text.spoken.vocabulary import Between, Money, Noun, between, column, money, nouns
 
 _TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|at|ch|fr|be|es|mx|it|nl|pt|br|ru|eu|tv|me"
@@ -23,7 +26,8 @@ MAX_PLAIN = 6  # digits; a longer number without groups is that of an order or a
 
 SIGNS = "[-−+]"  # before a number
 
-_FRACTIONS = str.maketrans({"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"})
+_VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+_FRACTIONS = {ord(ch): unicodedata.normalize("NFKC", ch).replace("\u2044", "/") for ch in _VULGAR}
 
 OPERATORS = {"*": "×", "/": "÷", "−": "-", "–": "-", ">=": "≥", "<=": "≤"}
 OPERATOR = r"\ ?(?:[<>]=|[=+×÷<>≤≥*/−–-])\ ?"  # between two numbers
@@ -34,11 +38,12 @@ IBAN = r"([A-Z]{2})(\d\d)((?:\ ?[A-Z\d]{4}){2,7})(?:\ ?([A-Z\d]{1,4}))?"
 _CAPITALS_AND_DIGITS = re.compile(r"[A-Z\d]{1,4}")
 # Words after a number that may belong to the next word: "5 m ago", "1 h 30 min", "5 - 3 = 2".
 _AFTER_NUMBER = frozenset(("h", "m", "min", *"-−–+×÷*/=<>≤≥"))
+NOTHING = re.compile("(?!)")
 LIMIT = "[<>]=?|[≤≥≈~±]"  # before a number that is not met or passed: ">90%"
 
 
 # What all that has a rule has: a digit, the mark of an address or of a range, or a Roman numeral. Most words do not.
-_MAY_BE_SAID = re.compile("[0-9½⅓⅔¼¾@./:–IVX-]")
+_MAY_BE_SAID = re.compile(f"[0-9{_VULGAR}@./:–IVX-]")
 
 # A number that only English writes so, whatever the language.
 _ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
@@ -58,10 +63,43 @@ def rule(pattern: str, say: Say) -> SpokenRule:
 
 
 @dataclass(frozen=True)
-class Table:
-    """One language, with the words of `vocabulary.py`. What it leaves out is not replaced."""
+class Numerals:
+    """How a language says numbers, with the words of `vocabulary.py` and `languages.toml`."""
 
     code: str
+
+    @classmethod
+    def of(cls, code: str, **others: Any) -> Self:
+        """That of `languages.toml`, with other fields in place of its own."""
+        known, made = {each.name: each for each in fields(cls)}, dict[str, Any]()
+        for name, value in data("spoken/languages")[code].items():
+            kind, value = known[name].type, "|".join(value) if isinstance(value, list) else value
+            if "Mapping" in kind and isinstance(value, str):
+                value = dict(pair.split(maxsplit=1) for pair in " ".join(value.split()).split(";"))
+            if isinstance(value, dict):
+                cells = {key: cell.replace("=", key) for keys, cell in value.items() for key in keys.split()}
+                made[name] = {key: Noun.of(cell) for key, cell in cells.items()} if name == "scales" else cells
+            elif "Pattern" in kind:
+                made[name] = re.compile(value)
+            elif "tuple" in kind or "frozenset" in kind:
+                made[name] = (tuple if "tuple" in kind else frozenset)(value.split())
+            else:
+                made[name] = value
+        return cls(code, **made, **others)
+
+    @cached_property
+    def between(self) -> Between:
+        return between(self.code)
+
+    def sign(self, written: str) -> str:
+        """The word for the sign of a number, with a space after it; "" without one."""
+        return self.between.minus if written[:1] in ("-", "−") else self.between.plus if written[:1] == "+" else ""
+
+
+@dataclass(frozen=True)
+class Table(Numerals):
+    """A language of words with spaces between them. What it leaves out is not replaced."""
+
     point: str = "."  # before the decimals
     groups: str = ","  # between the thousands
     dots: bool = False  # a point with one or two digits after it is one before decimals, too
@@ -75,20 +113,39 @@ class Table:
     labels: str = "(?!)"  # a pattern of the words before a number that is said digit by digit: "code is"
     agreeing: tuple[str, ...] = ()  # patterns of numbers that agree with the word after them
     noun: str = r"[^\W\d_]{2,}"  # a pattern of those words
+    feminine: re.Pattern[str] = NOTHING  # those that are, by their endings
+    not_feminine: re.Pattern[str] = NOTHING  # and those that only end so
     roman_after: frozenset[str] = frozenset()  # words that a Roman numeral may follow: "chapter"
     metre: str = ""  # before the centimetres of 1,80 m, with its spaces; as a number otherwise
     currency_words: Mapping[str, str] = field(default_factory=dict)  # with their signs: "Euro"
     scales: Mapping[str, Noun] = field(default_factory=dict)  # "million": after an amount, before its currency is said
     abbreviations: Mapping[str, str] = field(default_factory=dict)  # written with their points
-    rules: tuple[SpokenRule, ...] = ()  # tried before those of all languages
-    months: tuple[str, ...] = ()  # words that a day may follow or precede
+    months: tuple[str, ...] = ()  # the names of all
+    short_months: tuple[str, ...] = ()  # spellings besides their first three letters
     dotted: frozenset[str] = frozenset()  # abbreviations that a number may precede, besides those of units
     openers: frozenset[str] = frozenset()  # words that a number may follow: "No."
     joins: frozenset[str] = frozenset()  # words that may be within a number's words, after a number: "de"
     ordinal_point: bool = False  # a point after one or two digits may be that of an ordinal: "3. Mai"
     clock_after: frozenset[str] = frozenset()  # words that a time with a point follows: "alle 14.30"
     ago: str = "(?!)"  # a pattern of what follows a time with a short unit: 5m ago
-    part: Callable[[str], Noun] | None = None  # a fraction's denominator, from its ordinal number
+
+    def rules(self) -> tuple[SpokenRule, ...]:
+        """Rules of this language alone, tried before those of all languages."""
+        return ()
+
+    @cached_property
+    def all_months(self) -> frozenset[str]:
+        """Words that a day may follow or precede."""
+        return frozenset((*self.months, *(month[:3] for month in self.months), *self.short_months))
+
+    def month(self, written: str) -> int:
+        """The number of a month by its name or the begin of it; 0 if it is none."""
+        begin = written.rstrip(".").lower()
+        return next((place for place, name in enumerate(self.months, 1) if name.lower().startswith(begin)), 0)
+
+    def part(self, each: str) -> Noun:
+        """A fraction's denominator, from its ordinal number."""
+        return Noun(each, f"{each}s")
 
     @cached_property
     def units(self) -> Mapping[str, Noun]:
@@ -104,10 +161,6 @@ class Table:
         """What is said for a word."""
         signs = column(self.code, "sign")
         return {**{sign: signs[sign] for sign in signs if sign != "-"}, **self.abbreviations}
-
-    @cached_property
-    def between(self) -> Between:
-        return between(self.code)
 
     # ------------------------------------------------------------ numbers
 
@@ -126,10 +179,6 @@ class Table:
         point = "." if english or (self.dots and re.fullmatch(r"\d+\.\d{1,2}", written)) else self.point
         whole, _, decimals = written.partition(point)
         return "".join(char for char in whole if char.isdecimal()), decimals
-
-    def sign(self, written: str) -> str:
-        """The word for the sign of a number, with a space after it; "" without one."""
-        return self.between.minus if written[:1] in ("-", "−") else self.between.plus if written[:1] == "+" else ""
 
     def say_number(self, written: str) -> str:
         """A number in words; digit by digit if it starts with a zero or is longer than `MAX_DIGITS`."""
@@ -209,9 +258,12 @@ class Table:
             rule(r"(\d{1,2}:\d\d):([0-5]\d)(\ ?(?:[AaPp]\.?[Mm]\.?|Uhr|h))?", self._clock_seconds),
             rule(
                 r"([01]?\d|2[0-4])\.([0-5]\d)",
-                lambda match, before: self.say(f"{match[1]}:{match[2]}", "") if before in self.clock_after else None,
+                lambda match, before: (
+                    self.say(f"{match[1]}:{match[2]}", before) if before in self.clock_after else None
+                ),
             ),
-            *self.rules,
+            *self.rules(),
+            rule(rf"({any_of(self.all_months)})\.?\ ((?:19|20)\d\d)", self._month_and_year),
             rule(GROUPS, lambda match, before: self._telephone(match, before) if self._grouped(match[0]) else None),
             rule(IBAN, self._iban),
             rule(rf"(?=.*[=+×÷<>≤≥]){self.number}(?:{OPERATOR}{self.number})+", self._equation),
@@ -224,7 +276,9 @@ class Table:
             rule(rf"(?:https?://)?(?:www\.)?({domain}(?::\d+)?(?:/[^\s]*?)?)/?", self._address),
             rule(r"https?://(?:www\.)?(\S+?)/?", self._address),
             rule(rf"(?:{any_of(self.number_signs)})\ ?(\d{{1,15}}|\d{{2,6}}(?:\ \d{{2,6}})+)", self._numbered),
-            rule(r"(?:(\d{1,3})\ ?)?([½⅓⅔¼¾]) | (?:(\d{1,3})\ )?((?<![/\d])\d{1,2}/\d{1,2})", self._fraction),
+            rule(
+                rf"(?:(\d{{1,3}})\ ?)?([{_VULGAR}]) | (?:(\d{{1,3}})\ )?((?<![/\d])\d{{1,2}}/\d{{1,2}})", self._fraction
+            ),
             rule(
                 rf"(?P<sign>{signs})?\ ?(?P<first>\d[^\s–-]*)(?P<gap>\ ?)[-–](?P=gap)(?P<last>[^\s–-]*\d[^–-]*)",
                 self._range,
@@ -244,7 +298,7 @@ class Table:
             rule(rf"({SIGNS}?{number})\ ?({any_of(self.units)})", self._unit),
             rule(rf"({number})\ ?({any_of(short)})", lambda m, _: self.counted(m[1], short[m[2]])),
             rule(
-                rf"((?:\d{{1,3}}\ ?)?[½⅓⅔¼¾]|(?:\d{{1,3}}\ )?\d/\d)\ ?({any_of(self.units)})",
+                rf"((?:\d{{1,3}}\ ?)?[{_VULGAR}]|(?:\d{{1,3}}\ )?\d/\d)\ ?({any_of(self.units)})",
                 lambda match, before: self._part_of(match[1], self.units[match[2]], before),
             ),
             rule(rf"(?:1/2|½)\ ({self.noun})", lambda match, before: self.half(match[1], before)),
@@ -256,6 +310,11 @@ class Table:
     def labelled(self, before: str) -> bool:
         """Whether a number after these words, in small letters, is said digit by digit."""
         return re.search(rf"\b(?:{self.labels})\Z", before) is not None
+
+    def _month_and_year(self, match: re.Match[str], _: str) -> str | None:
+        """Dec. 2031."""
+        month, year = self.month(match[1]), self.say(match[2], match[1].lower())
+        return f"{self.months[month - 1]} {year}" if month and year else None
 
     def _agreeing(self, match: re.Match[str], _: str) -> str | None:
         number, noun = int(self.parts(match[1])[0]), match[2]
@@ -272,7 +331,7 @@ class Table:
         if part in ("1/2", "½"):
             return self.half(unit.one, before) or f"{column(self.code, 'fraction')['1/2']} {unit.few or unit.one}"
         said, one = self.say(part, before), unit.few or unit.one
-        is_part = re.fullmatch(r"\d/\d|[½⅓⅔¼¾]", part)
+        is_part = re.fullmatch(rf"\d/\d|[{_VULGAR}]", part)
         return said and f"{said} {self.after_scale(Noun(one, one)) if is_part else unit.few or unit.many}"
 
     def _rating(self, match: re.Match[str], _: str) -> str | None:
@@ -410,7 +469,7 @@ class Table:
         if whole is not None and (rest := column(self.code, "mixed").get(written)):
             return f"{self.integer(int(whole))} {rest}"
         above, below = map(int, written.split("/"))
-        if self.part is None or not 0 < above < below or below not in (5, 6, 8):
+        if not 0 < above < below or below not in (5, 6, 8):
             return None
         said = self.counted(str(above), self.part(ordinal(below, self.code)))
         return said if whole is None else f"{self.integer(int(whole))} {self.words['&']} {said}"
@@ -495,8 +554,8 @@ class Table:
         """A word whose meaning may depend on the next one."""
         signs = any_of(self.currencies)
         return re.compile(
-            rf"(?:{LIMIT})?[-−+(#]*(?:{signs})?[-−]?\(?[\d½⅓⅔¼¾][\d.,:()/–½⅓⅔¼¾-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})|{LIMIT}"
-            rf"|\d{{1,3}}(?:[hm]|min)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
+            rf"(?:{LIMIT})?[-−+(#]*(?:{signs})?[-−]?\(?[\d{_VULGAR}][\d.,:()/–{_VULGAR}-]*(?:(?<=[–-])(?:{signs})\d[\d.,]*)?(?<![.,:])|[-−+]?(?:{signs})|{LIMIT}"
+            rf"|\d{{1,3}}(?:\.\d+)?(?:[hmkMbB]|min|st|nd|rd|th)|[A-Z]{{2}}\d\d|[-−+(]*\d[\d.,]*(?:{any_of(self._dotted)})"
         )
 
     @cached_property
@@ -507,7 +566,7 @@ class Table:
 
     @cached_property
     def _abbreviation(self) -> re.Pattern[str]:
-        return re.compile(rf"[\d½⅓⅔¼¾]\ ?(?:{any_of(word[:-1] for word in self._dotted)})\Z")
+        return re.compile(rf"[\d{_VULGAR}]\ ?(?:{any_of(word[:-1] for word in self._dotted)})\Z")
 
     def abbreviated(self, core: str) -> bool:
         """Whether what is written ends with an amount's abbreviation, which may have a point."""
@@ -521,16 +580,16 @@ class Table:
     def goes_on(self, words: list[str]) -> bool:
         """Whether the reading of these words may depend on the next one."""
         last = words[-1]
-        if last in self.openers or last in self.number_signs or last.rstrip(",").rstrip(".") in self.months:
+        if last in self.openers or last in self.number_signs or last.rstrip(",").rstrip(".") in self.all_months:
             return True
-        if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.months:
+        if last[-1] == "," and len(words) > 1 and words[-2].rstrip(".") in self.all_months:
             return True  # "March 5, 2024"
         if len(words) > 1 and (last in self.scales or last in self._dotted or last in _AFTER_NUMBER):
             return self._open.fullmatch(words[-2]) is not None
         if len(words) > 1 and re.fullmatch(r"[A-Z]{2}\d\d", words[0]) and _CAPITALS_AND_DIGITS.fullmatch(last):
             return True  # GB82 WEST 1234 5698 7654 32
         if last in self.joins and len(words) > 1:
-            return words[-2].isdecimal() or words[-2] in self.months
+            return words[-2].isdecimal() or words[-2] in self.all_months
         if self.ordinal_point and re.fullmatch(r"[\"'“‘«„(\[]*\d{1,2}\.(?:[-–]?\d{1,2}\.)?", last):
             return True
         return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None

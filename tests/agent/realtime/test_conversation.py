@@ -26,6 +26,7 @@ from agent_tts.agent.realtime.conversation import (
     Hush,
     Recognise,
     Stop,
+    read,
 )
 from agent_tts.agent.realtime.shapes import SessionSettings
 from agent_tts.errors import UnknownVoice
@@ -57,7 +58,7 @@ class Talk:
         self.rules.orders.clear()
 
     def send(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
-        self.rules.receive(json.dumps({"type": kind, "event_id": "mine"} | fields))
+        self.rules.receive(read(json.dumps({"type": kind, "event_id": "mine"} | fields)))
         return self.told()
 
     def told(self) -> list[dict[str, Any]]:
@@ -327,7 +328,7 @@ def test_what_is_not_supported_is_told_in_openais_form() -> None:
     talk.send("response.create")
     assert code("response.create")[0] == "conversation_already_has_active_response"
     assert code("session.update", session={"instructions": "x" * MAX_MESSAGE})[0] == "string_above_max_length"
-    talk.rules.receive("[]")
+    talk.rules.receive(read("[]"))
     assert error(talk.told())["code"] == "invalid_json"
 
 
@@ -580,7 +581,7 @@ MESSAGES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 )
 Step = Callable[[Conversation], None]
 STEPS: st.SearchStrategy[Step] = st.one_of(
-    MESSAGES.map(lambda message: lambda rules: rules.receive(json.dumps(message))),
+    MESSAGES.map(lambda message: lambda rules: rules.receive(read(json.dumps(message)))),
     st.builds(lambda word: lambda rules: rules.spoken([SpokenWord(word, 0.1, False)], SECOND[:9_600]), TEXT),
     TEXT.map(lambda text: lambda rules: rules.written(text)),
     st.just(lambda rules: rules.called("door", "call_1", "{}")),
@@ -714,6 +715,31 @@ def test_a_message_may_have_more_audio_than_text(talk: Talk) -> None:
     assert talk.send("conversation.item.create", item=spoken("long", long))[0]["type"] == "conversation.item.added"
     (told,) = talk.send("conversation.item.create", item=spoken("x" * MAX_MESSAGE, long))
     assert told["error"]["code"] == "string_above_max_length"
+
+
+def test_only_audio_of_the_user_is_not_counted(talk: Talk) -> None:
+    """What else has its name is text: of tools and metadata, which are told again."""
+    parameters = {"type": "object", "properties": {"audio": {"description": "x"}}, "audio": HALF_SECOND}
+    tool = {"type": "function", "name": "f", "parameters": parameters}
+    assert talk.send("session.update", session={"tools": [tool]})[0]["session"]["tools"][0]["parameters"] == parameters
+    parameters["audio"] = "x" * MAX_MESSAGE
+    for kind, field in (("session.update", "session"), ("response.create", "response")):
+        (told,) = talk.send(kind, **{field: {"tools": [tool]}})
+        assert told["error"]["code"] == "string_above_max_length"
+    told = talk.send("response.create", response={"metadata": {"audio": HALF_SECOND}})[0]
+    assert told["response"]["metadata"]["audio"] == HALF_SECOND
+
+
+@pytest.mark.parametrize("audio", [5, None, [], {"a": 1}, "nonsense!"])
+def test_what_is_no_audio_is_refused_wherever_it_may_stand(talk: Talk, audio: object) -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": audio}]}
+    sent = [("input_audio_buffer.append", {"audio": audio})]
+    if audio is not None:
+        sent += [("conversation.item.create", {"item": item}), ("response.create", {"response": {"input": [item]}})]
+    for kind, fields in sent:
+        (told,) = talk.send(kind, **fields)
+        assert told["error"]["code"] in ("invalid_value", "missing_required_parameter")
+        assert "audio" in told["error"]["param"]
 
 
 def test_an_item_at_the_beginning_of_a_full_conversation_stays(talk: Talk) -> None:

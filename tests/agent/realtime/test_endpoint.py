@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,11 +17,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from agent_tts.agent.realtime.conversation import Conversation
+from agent_tts.agent.realtime.conversation import Conversation, read
 from agent_tts.agent.realtime.session import ANSWERS_BURST, MAX_EVENTS
 from agent_tts.agent.server import AgentServer
 from agent_tts.errors import AtCapacity
 from agent_tts.serve.app import create_app
+from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from tests.agent.llm_server import call, running_llm, status, stream
 from tests.agent.node import RunningAgent, running_agent
 from tests.support import logged, running_app, settings_of, until
@@ -291,3 +293,25 @@ async def test_clients_vanish_at_once_in_any_state_and_leave_nothing(caplog: pyt
             await until(lambda: agent.calls == 0, LIMIT_S)
     assert not errors
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_long_message_is_parsed_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 MiB takes milliseconds, of which the decoding of its audio takes two."""
+    found: list[tuple[bool, bool]] = []
+
+    def recorded(data: str | bytes) -> Any:
+        found.append((len(data) > PARSED_AT_ONCE, threading.current_thread() is threading.main_thread()))
+        return read(data)
+
+    monkeypatch.setattr("agent_tts.agent.realtime.session.read", recorded)
+    async with running_agent() as agent, session(agent) as socket:
+        audio = base64.b64encode(bytes(48_000 * 16)).decode()
+        item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": audio}]}
+        for message in (
+            {"type": "input_audio_buffer.append", "audio": audio},
+            {"type": "conversation.item.create", "item": item},
+            {"type": "input_audio_buffer.clear"},
+        ):
+            await socket.send(json.dumps(message))
+        await until_type(socket, "input_audio_buffer.cleared")
+    assert found == [(True, False), (True, False), (False, True)]

@@ -396,6 +396,15 @@ def test_numbers_and_signs_are_read_as_a_person_would_without_normalize(engine: 
         assert (said == written) == np.array_equal(spoken.pcm, speak(engine, written, options=raw).pcm)
 
 
+def test_numbers_and_signs_are_left_to_espeak_if_a_client_asks_for_it(engine: EspeakEngine) -> None:
+    """ElevenLabs' `apply_text_normalization: off`. Mutation: `clean` alone decides."""
+    written = "1/2 litre, 10 - 15 km"
+    left = speak(engine, written, options=SpeechOptions(normalize=False))
+    raw = speak(engine, written, options=SpeechOptions(clean=False))
+    assert np.array_equal(left.pcm, raw.pcm)
+    assert len(left.pcm) != len(speak(engine, written).pcm)
+
+
 def rests(engine: EspeakEngine, text: str, language: str = "en", speed: float = 1.0) -> list[int]:
     """Lengths of the silences between words that are longer than those within, in ms."""
     pcm = speak(engine, text, options=SpeechOptions(language=language, speed=speed)).pcm

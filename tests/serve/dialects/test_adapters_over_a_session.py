@@ -16,13 +16,14 @@ from agent_tts.errors import RateLimited, SlowConsumer
 from agent_tts.messages import Append, Audio, End, Open
 from agent_tts.protocol.adapter import Command, Failed, ProtocolAdapter
 from agent_tts.protocol.v1 import NativeAdapter
+from agent_tts.serve import session
 from agent_tts.serve.dialects.cartesia import CartesiaAdapter
 from agent_tts.serve.dialects.deepgram import AuraAdapter, FluxAdapter
 from agent_tts.serve.dialects.elevenlabs import MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
-from agent_tts.serve.session import COMMAND_COST, FOLLOWING, MAX_BEHIND
+from agent_tts.serve.session import FOLLOWING, MAX_BEHIND, MESSAGE_COST
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
 from tests.support import NO_DICTIONARIES, present
@@ -237,7 +238,11 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 def test_no_state_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]
     steps = data.draw(st.lists(message | TIME | message.map(lambda said: [said]), max_size=25))
-    run(kind, steps, leaves_at_once=leaves_at_once)
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):  # events come between any two commands of a message
+            patch.setattr(session, "FOLLOWING", 1)
+            patch.setattr(session, "SLICE_CHARS", 4)
+        run(kind, steps, leaves_at_once=leaves_at_once)
 
 
 def test_a_connection_is_closed_whose_last_context_was_refused() -> None:
@@ -395,10 +400,10 @@ def test_what_waits_for_speech_is_translated_in_slices(kind: str, monkeypatch: p
         peer.take(1)
     assert commands == []
     peer.session.go_on()
-    assert [type(command) for command in commands] == [Append] * FOLLOWING
+    assert [type(command) for command in commands] == [Append] * (FOLLOWING // 2)
     for message in ends:
         peer.say(message)
-    assert len(commands) == FOLLOWING
+    assert len(commands) == FOLLOWING // 2
     while peer.session.is_reading:
         peer.session.go_on()
     assert [type(command) for command in commands] == [Append] * 2 * FOLLOWING + [End]
@@ -409,13 +414,13 @@ def test_what_waits_for_speech_is_translated_in_slices(kind: str, monkeypatch: p
 def test_what_waits_for_speech_is_bounded_until_it_is_spoken(kind: str) -> None:
     """Fails if costs are not counted, or not given back."""
     peer, later, _ = busy(kind)
-    for _ in range(MAX_BEHIND // (COMMAND_COST + 100)):
+    for _ in range(MAX_BEHIND // (MESSAGE_COST + 100)):
         peer.say(later)
     assert not refusals(peer)
     while not refusals(peer):
         peer.say(later)
     (waiting,) = peer.session._later.values()
-    assert len(waiting) <= MAX_BEHIND // COMMAND_COST
+    assert len(waiting) <= MAX_BEHIND // MESSAGE_COST
     peer.session._replies.clear()
     while not peer.session.is_reading:
         peer.talk.turn(1, 0.1)
@@ -425,6 +430,38 @@ def test_what_waits_for_speech_is_bounded_until_it_is_spoken(kind: str) -> None:
     assert not peer.session._later
     peer.say(later)
     assert not refusals(peer)
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_what_waits_for_one_utterance_after_another_is_looked_at_once_for_each(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails where the end of an utterance has all that waits translated again, to wait for the next."""
+    peer, later, ends = busy(kind)
+    waits = 0
+    wait = peer.session._wait
+
+    def counted(*args: Any) -> None:
+        nonlocal waits
+        waits += 1
+        wait(*args)
+
+    monkeypatch.setattr(peer.session, "_wait", counted)
+    texts = 20
+    for number in range(texts):
+        message = json.loads(json.dumps(later))
+        if kind == "dialogue":
+            message["inputs"][0]["new_turn"] = True
+        for each in (message, *([] if kind == "dialogue" else ends)):
+            peer.say(each)
+        assert number or peer.session._later
+    for each in ends if kind == "dialogue" else ():
+        peer.say(each)
+    commands = asked(peer, monkeypatch)
+    peer.settle()
+    assert not peer.session._later
+    assert len([each for each in commands if isinstance(each, Append)]) == texts
+    assert waits <= 4 * texts
 
 
 def refusals(peer: Connected) -> list[Failed]:

@@ -371,6 +371,17 @@ async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str
     assert seconds[0] == pytest.approx(seconds[1], abs=0.25)
 
 
+@pytest.mark.parametrize("path", ["", "/stream", "/with-timestamps", "/stream/with-timestamps"])
+@pytest.mark.parametrize("texts", [["", "One."], ["One.", "", " ", "Two.", ""]])
+async def test_a_line_without_text_is_passed_over(path: str, texts: list[str]) -> None:
+    """Fails if it is waited for, as for the text of a stream, until its context is starved."""
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
+        full = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(text) for text in texts]})
+        only = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(each) for each in texts if each]})
+    assert full.status_code == 200
+    assert abs(len(full.content) - len(only.content)) < 2_000
+
+
 async def test_a_line_that_finds_no_place_cuts_the_answer() -> None:
     """Fails if a file that lacks a line looks complete."""
     async with (

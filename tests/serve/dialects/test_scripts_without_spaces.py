@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from deepgram.speak.v2.types import (
+    SpeakV2Interrupt,
+    SpeakV2InterruptPlaybackOffset,
+    SpeakV2Speak,
+    SpeakV2SpeechInterrupted,
+)
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.plugins import cartesia as livekit_cartesia
 from livekit.plugins import elevenlabs as livekit_elevenlabs
@@ -22,9 +28,9 @@ from agent_tts.text.words import words
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import VOICE
-from tests.serve.dialects.stock import RAW, Stock, elevenlabs_of
+from tests.serve.dialects.stock import FLUX, RAW, Stock, elevenlabs_of
 from tests.shared_loop import module_loop, no_leaked_tasks
-from tests.support import present
+from tests.support import present, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 
@@ -63,6 +69,32 @@ async def test_cartesias_sdk(stock: Stock, text: str) -> None:
             told = [present(event.word_timestamps) for event in each if event.type == "timestamps"]
             audio = b"".join(event.audio for event in each if event.type == "chunk" and event.audio)
             check(text, [w for t in told for w in t.words], [at for t in told for at in t.start], len(audio) / 48_000)
+
+
+@every_text
+@pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # Deepgram's SDK uses deprecated names
+async def test_deepgrams_sdk(stock: Stock, text: str) -> None:
+    """Flux tells as text what was heard of it, in words of a character or a cluster. Mutation: words at white space."""
+    long, played_ms = f"{text} " * 3, 1_200  # phrases of Thai and Burmese have spaces between them
+    async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
+        await connection.send_speak(SpeakV2Speak(text=long))
+        await until(lambda: stock.node.node.service.speaking == 1)
+        await asyncio.sleep(played_ms / 1_000)
+        offset = SpeakV2InterruptPlaybackOffset(value=played_ms)
+        await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
+        told = [message async for message in until_interrupted(connection)][-1]
+    assert f"{told.text_spoken}{told.text_remaining}" == long
+    heard = [word for _, word in words(told.text_spoken)]
+    assert 2 <= len(heard) <= 20
+    assert heard == [word for _, word in words(long)][: len(heard)]
+
+
+async def until_interrupted(connection: Any) -> AsyncIterator[SpeakV2SpeechInterrupted]:
+    async with asyncio.timeout(20):
+        async for message in connection:
+            if isinstance(message, SpeakV2SpeechInterrupted):
+                yield message
+                return
 
 
 @every_text

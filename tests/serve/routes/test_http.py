@@ -6,7 +6,8 @@ import contextlib
 import gzip
 import itertools
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,15 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 from starlette.requests import Request
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
+from agent_tts.serve import app as app_module
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
+from agent_tts.speech.routing import Routing
 from tests.serve.processes.test_server import raw, read_all
 from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import SLACK_MS, decode
@@ -338,6 +342,30 @@ async def test_head_is_get_without_its_body(http: httpx.AsyncClient, node: Runni
     if path != "/metrics":  # they have counted the first request
         assert head.headers.get("content-length") == got.headers.get("content-length")
     assert (await http.get("/health")).json()["status"] == "ok"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("path", ["/openapi.json", "/web/client.js", "/v1/audio/voices", "/v1/voices"])
+async def test_what_takes_milliseconds_is_made_in_a_thread(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers ask for it, and a library may have a thousand voices."""
+    threads: list[bool] = []
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return work(*args, **options)
+
+        return run
+
+    monkeypatch.setattr(FastAPI, "openapi", noted(FastAPI.openapi))
+    monkeypatch.setattr(gzip, "compress", noted(gzip.compress))
+    monkeypatch.setattr(Routing, "voices", noted(Routing.voices))
+    app_module._packed.cache_clear()
+    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
+        threads.clear()
+        assert (await http.get(path)).status_code == 200
+    assert threads
+    assert not any(threads)
 
 
 async def test_head_of_what_only_speaks_is_refused(http: httpx.AsyncClient, node: RunningNode) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +18,7 @@ import pytest
 
 from agent_tts.serve.transports import ice
 from agent_tts.serve.transports.ice import AGAIN_S, ServerName
+from tests.certificates import make_certificate
 from tests.rtc_peer import RtcPeer
 from tests.support import logged, running_node
 
@@ -59,10 +63,10 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 @pytest.mark.node
 @pytest.mark.real_time
-@pytest.mark.parametrize("server", ["stun", "turn"])
+@pytest.mark.parametrize("server", ["stun", "turn", "turns"])
 async def test_no_answer_of_a_resolver_holds_up_what_works_in_threads(resolver: Resolver, server: str) -> None:
     """Fails where aioice looks the name up: each peer's lookup holds a thread of the executor that hears speech."""
-    secret = {"username": "a", "credential": "b"} if server == "turn" else {}
+    secret = {} if server == "stun" else {"username": "a", "credential": "b"}
     servers = [{"urls": [f"{server}:{NAME}:3478"], **secret}]
     async with running_node(ice_servers=servers) as node:
         executor = ThreadPoolExecutor(1)  # which the loop ends
@@ -100,3 +104,28 @@ async def test_an_address_is_kept_for_a_while_and_while_there_is_no_newer_one(
     now += AGAIN_S + 1
     assert [await name.at(1) for _ in range(3)] == [("192.0.2.1", 1)] * 3
     assert len(resolver.asked) == 4
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("host", ["localhost", NAME])
+async def test_a_turn_server_by_tls_is_reached_by_its_address_and_known_by_its_name(
+    resolver: Resolver, tmp_path: Path, host: str
+) -> None:
+    """The certificate is localhost's and that of the address. Fails if it is checked for the address."""
+    resolver.answers.set()
+    resolver.address = "127.0.0.1"
+    certificate = make_certificate(tmp_path)
+    name = ServerName(host, socket.AF_INET, encrypts=True)
+    address, _ = await name.at(1)
+    assert name.tls is not None
+    name.tls.load_verify_locations(certificate.cert)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        connecting = loop.create_connection(asyncio.Protocol, address, port, ssl=name.tls)
+        refusal = pytest.raises(ssl.SSLCertVerificationError, match="Hostname")
+        with contextlib.nullcontext() if host == "localhost" else refusal:
+            transport, _ = await connecting
+            transport.abort()

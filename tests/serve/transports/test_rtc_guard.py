@@ -338,6 +338,23 @@ async def test_a_microphone_has_a_rate() -> None:
     assert metrics.registry.get_sample_value("agent_tts_rtc_dropped_total", {"reason": "audio"})
 
 
+async def test_a_microphone_is_heard_at_once_also_after_a_lost_packet(node: RunningNode, peer: RtcPeer) -> None:
+    """Packets until one is decoded. Mutation: `receive_at_once` does nothing."""
+    del peer
+    there: Any = next(iter(node.node.peers.values()))
+    receiver = there._peer.connection.getTransceivers()[0].receiver
+    jitter = receiver._RTCRtpReceiver__jitter_buffer
+    behind = []
+    for number in (*range(10), *range(11, 30)):  # the eleventh is lost
+        packet: Any = RtpPacket(sequence_number=number, timestamp=960 * number)
+        packet._data = b"\xf8\xff\xfe"
+        _, frame = jitter.add(packet)
+        behind.append(None if frame is None else number - frame.timestamp // 960)
+    assert behind[:10] == [None, *[1] * 9]
+    assert max(filter(None, behind[14:])) <= 3
+    assert None not in behind[14:]
+
+
 @pytest.mark.parametrize("kind", ["rtp", "rtcp"])
 async def test_a_peer_has_few_sources(node: RunningNode, peer: RtcPeer, kind: str) -> None:
     """libsrtp keeps half a kilobyte for each, and searches them all for each packet; so does aiortc."""

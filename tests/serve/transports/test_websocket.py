@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from agent_tts.engine_info import FRAME_BYTES
-from agent_tts.protocol.adapter import Command, Event, ProtocolAdapter
+from agent_tts.protocol.adapter import Command, Drop, Event, ProtocolAdapter
 from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.session import Session
+from agent_tts.serve.transports import websocket
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
@@ -66,6 +72,68 @@ async def test_invalid_messages_are_answered_and_the_session_goes_on() -> None:
         assert (await peer.until("error"))["code"] == "unknown_type"
         await peer.say("t", "still here")
         assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def test_a_client_that_has_left_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More messages than the connection may send at once lie before its end. Guards `next_message`."""
+    count = 0
+    receive = Session.receive
+
+    def counted(session: Session, *args: Any) -> None:
+        nonlocal count
+        count += 1
+        receive(session, *args)
+
+    monkeypatch.setattr(Session, "receive", counted)
+    monkeypatch.setattr(websocket, "MESSAGES_BURST", 50)
+    async with running_node() as node:
+        await left(node.ws_url, {"type": "text.append", "context_id": "t", "text": ""}, 500)
+        await until(lambda: not node.node.sessions)
+    assert 1 < count < 100
+
+
+class Endless(ProtocolAdapter):
+    """A message of many commands."""
+
+    def decode(self, data: str | bytes) -> Iterator[Command]:
+        yield from (Drop("x") for _ in range(1_000_000))
+
+    def encode(self, event: Event) -> list[str | bytes]:
+        return []
+
+
+@pytest.mark.parametrize("resets", [False, True])
+async def test_nothing_is_done_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch, resets: bool) -> None:
+    """Its end lies behind what it has sent, which is not read while a message is obeyed. Guards `Connection._read`."""
+    slices = 0
+    go_on = Session.go_on
+
+    def counted(session: Session) -> None:
+        nonlocal slices
+        slices += 1
+        go_on(session)
+
+    monkeypatch.setattr(Session, "go_on", counted)
+    app = app_with(settings_of(), in_this_loop(settings_of()))
+    app.router.routes.append(
+        WebSocketRoute("/endless", StreamEndpoint(app.state.node, Dialect("x", lambda *_: Endless())))
+    )
+    async with running_app(app) as node:
+        await left(node.ws_url.replace("/v1/tts/stream", "/endless"), {}, 3, resets)
+        await until(lambda: not node.node.sessions)
+    assert slices < 10_000
+
+
+async def left(url: str, message: dict[str, object], times: int, resets: bool = False) -> None:
+    """Send a message so many times, and leave at once, without a close frame."""
+    async with wire(url) as peer:
+        sock = peer.socket.transport.get_extra_info("socket")
+        data = Frame(Opcode.TEXT, json.dumps(message).encode()).serialize(mask=True)
+        peer.socket.transport.write(data * times)
+        await asyncio.sleep(0)
+        if resets:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.socket.transport.close()  # it sends all of it
 
 
 async def test_session_close_closes_with_1000(node: RunningNode) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -592,3 +593,21 @@ def test_no_call_takes_longer_in_a_script_without_spaces_or_when_nothing_is_spok
             found.append(work(partial(timeline.split, 5_000)) - 2 * 6_000)  # but for the text, which it is given twice
             most[name, aligned, size] = max(found)
     assert max(most.values()) < 24_000, most
+
+
+def test_a_text_takes_little_memory_for_each_of_its_words() -> None:
+    """Each character is a word here: tuples of them took 390 bytes a character, and thousands of texts are open."""
+    timeline = WordTimeline(aligned=False, language="zh")
+    text = "你好" * 2_000
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(0, len(text), READ_CHARS):
+            timeline.append(text[at : at + READ_CHARS])
+        while timeline.is_unread:
+            timeline.read()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 200 * len(text), taken

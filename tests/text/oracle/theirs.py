@@ -18,15 +18,16 @@ WETEXT = ("en", "ja", "zh")
 
 
 def _nemo(language: str, cache: str) -> Callable[[str], Iterable[str]]:
-    """A sentence's readings. Russian has only all possible ones."""
+    """A sentence's readings. Russian has only all possible ones; Japanese and Chinese have files of the same names."""
+    folder = f"{cache}/{language}"
     if language == "ru":
         from nemo_text_processing.text_normalization.normalize_with_audio import NormalizerWithAudio
 
-        options = NormalizerWithAudio(input_case="cased", lang="ru", cache_dir=cache)
+        options = NormalizerWithAudio(input_case="cased", lang="ru", cache_dir=folder)
         return lambda sentence: sorted(options.normalize(sentence, n_tagged=20))
     from nemo_text_processing.text_normalization.normalize import Normalizer
 
-    one = Normalizer(input_case="cased", lang=language, cache_dir=cache)
+    one = Normalizer(input_case="cased", lang=language, cache_dir=folder)
     return lambda sentence: [one.normalize(sentence)]
 
 
