@@ -26,7 +26,6 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.call import Call
 from agent_tts.agent.detectors import TurnDetector, VoiceDetector
-from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.playout import Playout
 from agent_tts.agent.stt import SegmentedRecogniser
@@ -66,7 +65,13 @@ def turn_taking(
     """When the user's turn begins and ends."""
     if stt is None:  # without recognition a voice must not hold the answers
         return LLMUserAggregatorParams(empty_user_turn=None)
-    pause = stt.pause if isinstance(stt, SegmentedRecogniser) else None
+    detector = TurnDetector(agent.turn_silence_s)
+
+    async def pause(pauses: bool) -> None:  # in which both begin: the voice may have ended
+        detector.pause(pauses)
+        if isinstance(stt, SegmentedRecogniser):
+            await stt.pause(pauses)
+
     return LLMUserAggregatorParams(
         vad_analyzer=VoiceDetector(agent, on_pause=pause),
         user_turn_strategies=UserTurnStrategies(
@@ -75,7 +80,7 @@ def turn_taking(
                 VADUserTurnStartStrategy(enable_interruptions=False),
                 TranscriptionUserTurnStartStrategy(enable_interruptions=False),
             ],
-            stop=[(EarlyAnswer if early else TurnEnd)(TurnDetector(agent.turn_silence_s), context, agent)],
+            stop=[TurnEnd(detector, context, agent, agent.early_answers if early else 0)],
         ),
         user_turn_stop_timeout=RECOGNITION_S,
         empty_user_turn=None,  # the answer goes on after a turn without words

@@ -22,9 +22,9 @@ from agent_tts.agent.call import LEFT_S, Build, Call, run
 from agent_tts.agent.completions import ChatCompletions
 from agent_tts.agent.fillers import Fillers
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.phrases import APOLOGIES, FILLERS, phrase
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.agent.turns import AgentMetrics, Tell, Turns
+from agent_tts.agent.wording import APOLOGIES, FILLERS, phrase
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import BadMessage, Draining, Internal, SpeechError
 from agent_tts.integrations.pipecat.service import AgentTTSService

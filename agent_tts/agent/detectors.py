@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -15,16 +17,18 @@ from pipecat.audio.turn.smart_turn.base_smart_turn import BaseSmartTurn, SmartTu
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADParams, VADState
+from pipecat.metrics.metrics import MetricsData
 
 from agent_tts.config.settings import Agent
 from agent_tts.system.private_names import require
+from agent_tts.system.threads import in_daemon
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
 PAUSE_S = 0.06  # without a voice, after which it may have ended: as long as a stop within a word lasts
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
-require("pipecat-ai", {BaseSmartTurn: "_audio_buffer"})
+require("pipecat-ai", {BaseSmartTurn: "_audio_buffer _process_speech_segment"})
 
 _loaded: dict[tuple[object, ...], Any] = {}
 _loading = Lock()
@@ -106,8 +110,21 @@ class TurnDetector(LocalSmartTurnAnalyzerV3):
     They are seconds of audio, not of time: clients of Realtime send recordings as fast as they like.
     """
 
+    # What is found in the pause that may end the voice.
+    _ahead: Future[tuple[EndOfTurnState, MetricsData | None]] | None = None
+
     def __init__(self, silence_s: float) -> None:  # a silence ends what does not sound complete
         super().__init__(params=SmartTurnParams(stop_secs=silence_s))
+
+    def pause(self, pauses: bool) -> None:
+        """The voice pauses, so it is judged ahead of its end; or it goes on."""
+        judge = partial(super()._process_speech_segment, list(self._audio_buffer))
+        self._ahead = in_daemon(judge, "turn detector") if pauses else None
+
+    def _process_speech_segment(self, audio_buffer: Any) -> tuple[EndOfTurnState, MetricsData | None]:
+        """In a thread of Pipecat's, when the voice has ended."""
+        ahead, self._ahead = self._ahead, None
+        return super()._process_speech_segment(audio_buffer) if ahead is None else ahead.result()
 
     def append_audio(self, buffer: bytes, is_speech: bool) -> EndOfTurnState:
         state = super().append_audio(buffer, is_speech)

@@ -48,6 +48,7 @@ class Request:
     chars: int = 0  # characters so far
     rest_frames: int = 0  # of the pauses so far
     slowest: float = 1.0  # speed so far; 1 if none was slower
+    most_frames: int = 0  # for this text: with more it is a runaway
     ended: bool = False  # no more text will come
     has_text: bool = False  # the engine may have something to speak
     idle_since: float = 0.0  # when the engine ran out of text; meaningless while `has_text`

@@ -83,9 +83,9 @@ class Scheduler:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.admission = Admission(policy)
-        # Requests that may have frames that are not told yet, by id; and a time before which none of them has to be
-        # told. It is recomputed when it is reached.
-        self._holding: dict[int, Request] = {}
+        # When the frames of requests have to be told that may have some that are not, by id; and the first such time,
+        # which is recomputed when it is reached.
+        self._holding: dict[int, float] = {}
         self._held_until = math.inf
         # Steps so far, the start of the last one, and of the last one with room for all that could run.
         self._steps = 0
@@ -124,6 +124,7 @@ class Scheduler:
                 request.ended = True
         request.has_text = True
         request.spoken_up = False
+        request.most_frames = _max_frames(request, self.policy)
         if not request.begun:
             self.admission.begin(request)
         if request.has_slot:
@@ -252,7 +253,7 @@ class Scheduler:
     def _process(self, request: Request, event: StepEvent, now: float) -> None:
         if isinstance(event, Audio):
             self._add_frame(request, event, now)
-            if request.frames >= _max_frames(request, self.policy):
+            if request.frames >= request.most_frames:
                 self.admission.finish(request, Finished(request.id, "length"))
         elif isinstance(event, Finished):
             if event.reason != "error" and not event.cut:
@@ -281,16 +282,16 @@ class Scheduler:
         if len(request.held) == MAX_HELD or until < now + FRAME_S or request.credit <= 0:
             self.admission.events += take_held(request)
         else:
-            self._holding[request.id] = request
+            self._holding[request.id] = until
             self._held_until = min(self._held_until, until)
 
     def _tell_due(self, now: float) -> None:
         """Tell the frames of those whose listeners would run short."""
-        for request in self._holding.values():
-            if now >= _held_until(request):
+        for request_id in [request_id for request_id, until in self._holding.items() if now >= until]:
+            del self._holding[request_id]
+            if (request := self.admission.running.get(request_id)) is not None:
                 self.admission.events += take_held(request)
-        self._holding = {request.id: request for request in self._holding.values() if request.held}
-        self._held_until = min(map(_held_until, self._holding.values()), default=math.inf)
+        self._held_until = min(self._holding.values(), default=math.inf)
 
 
 def _urgent_at(request: Request) -> float:

@@ -22,6 +22,7 @@ from unicodedata import category
 from agent_tts.text import latex
 from agent_tts.text.breaks import Breaks
 from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, is_word, normal, spread
+from agent_tts.text.data import data, words
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
 MAX_TARGET = 2_048  # characters of a link's target
@@ -30,17 +31,10 @@ _MAX_TAG_NAME = 12  # with its slash
 _MAX_ENTITY = 10
 _MAX_TRAILING = 8  # punctuation after a URL
 
-# What an opening or closing tag becomes.
-_TAGS = {
-    **dict.fromkeys(["a", "abbr", "b", "cite", "code", "del", "em", "font", "i", "img", "ins", "kbd", "mark"], ""),
-    **dict.fromkeys(["q", "s", "small", "span", "strong", "u", "var"], ""),
-    **dict.fromkeys(["sub", "sup", "td", "th"], " "),
-    **dict.fromkeys(["blockquote", "br", "center", "dd", "details", "div", "dl", "dt", "hr", "li", "ol", "p"], "\n"),
-    **dict.fromkeys(
-        ["h1", "h2", "h3", "h4", "h5", "h6", "pre", "summary", "table", "tbody", "thead", "tr", "ul"], "\n"
-    ),
-    "!": "",  # a comment
-}
+# What an opening or closing tag becomes; "!" is a comment.
+_TAGS = {"!": ""}
+for _kind, _said in (("nothing", ""), ("space", " "), ("line", "\n")):
+    _TAGS |= dict.fromkeys(words(data("markup/names")["html"][_kind]), _said)
 _TAG = re.compile(
     r"""</?([a-z0-9]+)(?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'=]+))*\s*/?|<(!)--.*--""",
     re.ASCII | re.IGNORECASE,

@@ -64,10 +64,6 @@ class Entry:
 Fields = tuple[str, str | None, str | None, bool | None, bool]
 
 
-def _fields_of(entry: Entry) -> Fields:
-    return entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
-
-
 # What the fields of an entry are unless they are given, in their order but for `written`.
 _DEFAULTS = {field.name: field.default for field in fields(Entry)[1:]}
 
@@ -101,7 +97,8 @@ class Lexicon:
         # the whole process, does not look at such tuples.
         latest: dict[str, Fields] = {}
         for entry in entries:
-            latest[_plain(entry.written)] = _fields_of(entry)
+            said = entry.written, entry.alias, entry.ipa, entry.match_case, entry.whole_word
+            latest[_plain(entry.written)] = said
             if len(latest) > MAX_ENTRIES:
                 raise ValueError(f"a lexicon has at most {MAX_ENTRIES} entries")
         self._entries = tuple(latest.values())

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agent_tts.text.chars import is_cjk
-from agent_tts.text.spoken import zh
+from agent_tts.text.spoken.east import chinese
 from agent_tts.text.spoken.table import cardinal
 from agent_tts.text.units import is_abbreviation
 from agent_tts.text.words import CLUSTER, UNSPACED
@@ -144,7 +144,7 @@ def _number_ms(number: str, language: str) -> float:
 
 
 def _cardinal_ms(number: int, language: str) -> float:
-    said = zh.cardinal(number) if language == "zh" else cardinal(number, language)
+    said = chinese(number) if language == "zh" else cardinal(number, language)
     return sum(_number_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", said))
 
 

@@ -12,17 +12,12 @@ from functools import cache
 
 from agent_tts.text.chars import PICTOGRAPH, WIDE_CLAUSE_MARKS, spread
 from agent_tts.text.spoken.de import German
+from agent_tts.text.spoken.east import Chinese, Japanese, Korean
 from agent_tts.text.spoken.en import English
-from agent_tts.text.spoken.es import Spanish
-from agent_tts.text.spoken.fr import French
-from agent_tts.text.spoken.it import Italian
-from agent_tts.text.spoken.ja import Japanese
-from agent_tts.text.spoken.ko import Korean
-from agent_tts.text.spoken.pt import Portuguese
+from agent_tts.text.spoken.romance import French, Italian, Portuguese, Spanish
 from agent_tts.text.spoken.ru import Russian
 from agent_tts.text.spoken.runs import ITEM, MAX_RUN, Runs, starts_run
 from agent_tts.text.spoken.table import Table, is_code
-from agent_tts.text.spoken.zh import Chinese
 from agent_tts.text.words import MARKS, UNSPACED
 
 MAX_WORD = 80  # characters; a longer word passes unchanged
@@ -36,7 +31,7 @@ _TRAILING = ".,;:!?…\"'”’»)]}"
 # After a number with its unit: the point is that of an abbreviation, not of a sentence ("5 in., 5 in. long").
 _ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W\d_A-ZÀ-ÖØ-ÞА-Я])")
 
-# Of scripts without spaces: no word goes on before or behind it, so that it is spoken as it comes.
+# Of scripts without spaces: the text around it up to white space is spoken as it comes, and as it is written.
 _UNSPACED = re.compile(f"{UNSPACED}|[{MARKS}{''.join(WIDE_CLAUSE_MARKS)}]")
 
 Sink = Callable[[str, int], None]
@@ -44,7 +39,7 @@ Chars = list[tuple[str, int]]
 
 
 # To add a language, give it a column of `words.tsv` and a part of `languages.toml`, and write a class like that of
-# `es.py`, or, for a script without spaces between a number and what follows, like that of `ja.py`. Text in others is
+# `de.py`, or, for a script without spaces between a number and what follows, like those of `east.py`. Text in others is
 # left to the engine.
 TABLES: dict[str, type[Table]] = {
     "de": German,
@@ -152,7 +147,8 @@ class _InWords:
         # Words that wait for the next, each with the white space after it.
         self._words: list[tuple[Chars, Chars]] = []
         self._word: Chars = []
-        self._passing = False  # whether the word that is being read is longer than `MAX_WORD`
+        # Whether the word that is being read is longer than `MAX_WORD`, or of a script without spaces.
+        self._passing = False
         self._before = ""  # the word before those that wait, in lower case
         self._recent = ""  # the words before those that wait
         self._at_start = True  # of a line
@@ -165,9 +161,11 @@ class _InWords:
         elif ch.isspace():
             self._end_word(ch, offset)
         elif ch >= "\u0e00" and _UNSPACED.match(ch):
+            word, self._word = self._word, []
             self.flush(offset)
-            self._before, self._at_start = ch, False
-            self._sink(ch, offset)
+            for each in (*word, (ch, offset)):
+                self._sink(*each)
+            self._before, self._at_start, self._passing = ch, False, True
         elif self._passing:
             self._sink(ch, offset)
         else:

@@ -21,7 +21,7 @@ from pipecat.tests.utils import run_test
 
 from agent_tts.agent.completions import ChatCompletions, CutShort, FunctionCall, FunctionCalls
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.phrases import APOLOGIES, phrase
+from agent_tts.agent.wording import APOLOGIES, phrase
 from agent_tts.config.settings import AgentLlm
 from tests.agent.llm_server import MODEL, LlmServer, Scripted, call, running_llm, status, stream
 from tests.support import logged, typed

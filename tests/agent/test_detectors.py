@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
 from pipecat.audio.vad.vad_analyzer import VADState
@@ -20,7 +22,7 @@ from agent_tts.config.settings import Agent
 from tests.agent.people import at_level, says
 from tests.agent.test_phone import linear, mulaw
 from tests.recogniser import to_16k
-from tests.support import typed
+from tests.support import typed, until
 
 WINDOW = 512 * 2  # bytes
 LONG = "Hold on, I have another question about the entrance fee."
@@ -141,6 +143,33 @@ async def test_the_turn_detector_keeps_what_its_model_hears_of_a_voice_without_a
         assert typed(TurnMetricsData, found).probability == typed(TurnMetricsData, known).probability
     for each in (mine, pipecats):
         await each.cleanup()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_turn_is_judged_in_the_pause_that_ends_it(*, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `pause` does nothing."""
+    judged: list[int] = []
+    turn = TurnDetector(8.0)
+    turn.set_sample_rate(IN_RATE)
+    predict = turn._predict_endpoint
+
+    def noted(audio: NDArray[np.float32]) -> dict[str, Any]:
+        judged.append(len(audio))
+        return predict(audio)
+
+    monkeypatch.setattr(turn, "_predict_endpoint", noted)
+    for piece in pieces(spoken(CALLER)):
+        turn.append_audio(piece, is_speech=True)
+    turn.pause(True)
+    await until(lambda: bool(judged))
+    if goes_on:
+        turn.pause(False)
+    turn.append_audio(bytes(IN_RATE), is_speech=False)
+    state, _ = await turn.analyze_end_of_turn()
+    assert state is EndOfTurnState.COMPLETE
+    assert len(judged) == 1 + goes_on
+    assert not turn._audio_buffer
+    await turn.cleanup()
 
 
 @pytest.mark.parametrize("end", ["take", "forget"])

@@ -24,7 +24,6 @@ from pipecat.services.llm_service import FunctionCallParams
 from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.completions import ChatCompletions
-from agent_tts.agent.early_answer import EarlyAnswer
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.turns import AgentMetrics, Turns
@@ -34,7 +33,7 @@ from tests.agent.test_turn_end import SILENCE_S, After, Said, heard, talk
 from tests.support import typed
 
 WHOLE = "A table for four."
-early_talk = partial(talk, hears_end=False, end=EarlyAnswer)
+early_talk = partial(talk, hears_end=False, early=2)
 
 
 def asked(after: After) -> list[tuple[bool, str]]:
@@ -64,9 +63,7 @@ async def test_a_turn_that_may_be_over_is_answered_early_and_once() -> None:
 async def test_an_answer_is_not_prepared_where_none_is_due_or_it_is_off(
     words: str, hears_end: bool, early: int, last: str
 ) -> None:
-    _, after, _ = await talk(
-        lambda said: said.say(words), hears_end=hears_end, end=EarlyAnswer, early=early, asked=last
-    )
+    _, after, _ = await talk(lambda said: said.say(words), hears_end=hears_end, early=early, asked=last)
     assert asked(after) == [(False, words)]
 
 

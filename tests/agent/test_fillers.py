@@ -24,7 +24,7 @@ from pipecat.frames.frames import (
 from pipecat.tests.utils import SleepFrame, run_test
 
 from agent_tts.agent.fillers import Fillers
-from agent_tts.agent.phrases import FILLERS, phrase
+from agent_tts.agent.wording import FILLERS, phrase
 from agent_tts.config.settings import AgentLlm
 from tests.agent.caller import Caller, calling
 from tests.agent.llm_server import call, running_llm, stream

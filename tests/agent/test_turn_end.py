@@ -123,19 +123,18 @@ async def talk(
     *,
     hears_end: bool,
     asked: str = "",
-    end: type[TurnEnd] = TurnEnd,
-    early: int = 2,
+    early: int = 0,
     llm: FrameProcessor | None = None,
     observers: list[BaseObserver] | None = None,
     rest_s: float = 4.0,
 ) -> tuple[Said, After, OneMessageContext]:
-    agent = Agent(turn_silence_s=SILENCE_S, resume_after_s=RESUME_S, early_answers=early)
+    agent = Agent(turn_silence_s=SILENCE_S, resume_after_s=RESUME_S)
     context = OneMessageContext([{"role": "assistant", "content": asked}] if asked else [])
     starts = [
         VADUserTurnStartStrategy(enable_interruptions=False),
         TranscriptionUserTurnStartStrategy(enable_interruptions=False),
     ]
-    strategies = UserTurnStrategies(start=starts, stop=[end(Melody(hears_end), context, agent)])
+    strategies = UserTurnStrategies(start=starts, stop=[TurnEnd(Melody(hears_end), context, agent, early)])
     user = LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=15, empty_user_turn=None)
     after = After()
     pair = LLMContextAggregatorPair(context, user_params=user)

@@ -14,7 +14,7 @@ from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.tests.utils import run_test
 
 from agent_tts.agent.llm import LanguageModel
-from agent_tts.agent.phrases import APOLOGIES
+from agent_tts.agent.wording import APOLOGIES
 from agent_tts.config.settings import AgentLlm
 from tests.agent.caller import calling
 from tests.agent.llm_server import call, running_llm, status, stream

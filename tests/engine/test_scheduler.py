@@ -868,7 +868,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         due_at = self.scheduler.next_step_at(self.now)
         if self.open:
             assert due_at is not None, "a request is open and no step is due"
-        holding = [request for request in self.scheduler._holding.values() if request.held]
+        holding = [request for request in self.scheduler.admission.running.values() if request.held]
         latest = min(map(_held_until, holding), default=math.inf)
         assert latest == math.inf or (due_at or 0.0) <= latest, "frames are held for too long"
         held = Counter(request.owner for request in self.scheduler.admission.running.values())

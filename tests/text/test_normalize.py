@@ -221,13 +221,14 @@ def test_words_pass_with_the_white_space_after_them() -> None:
 
 @pytest.mark.parametrize("written", ["今天天气很好，", "今日はとてもいい", "สวัสดีครับ", "မင်္ဂလာပါ"])
 def test_text_without_spaces_is_not_held_in_another_language(written: str) -> None:
-    """A voice of English says it as it comes. Mutation: it is a word that white space ends."""
+    """A voice of English says it as it comes, with its numbers. Mutation: it is a word that white space ends."""
     out: list[str] = []
     normalizer = Reader(Reading(clean=False, normalize="en"), lambda ch, _: out.append(ch))
     for place, ch in enumerate(f"Hello {written}"):
         normalizer.push(ch, place)
     assert len("".join(out)) >= len(f"Hello {written}") - 2
-    assert text(f"{written}5 km {written}") == f"{written}five kilometers {written}"
+    assert text(f"{written} 5 km {written}") == f"{written} five kilometers {written}"
+    assert text(f"{written}5 {written} 5{written}") == f"{written}5 {written} 5{written}"
 
 
 def test_memory_is_bounded() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 
 from loguru import logger
 
@@ -171,16 +172,15 @@ class Qwen3Engine(Engine):
             result = frames.launched.result()
             if self.is_timed:
                 self.times = frames.times(time.perf_counter(), self.times)
-            heard = [
-                (index, row)
-                for index, (row, segment) in enumerate(frames.rows)
-                if row.landed(segment) and self._slots.has(row)
-            ]
-            index = [index for index, _ in heard]
-            slots = [row.feed.slot for _, row in heard]
-            verdicts = self._runaway.see(slots, result.codes[index], result.pcm[index])
-            ordinary = result.finite[index] & ~result.ended[index] & (verdicts == FrameVerdict.GOOD)
-            for (at, row), is_ordinary, verdict in zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True):
+            landed = [row.landed(segment) and self._slots.has(row) for row, segment in frames.rows]
+            heard = [row for row, _ in compress(frames.rows, landed)]
+            if len(heard) < len(landed):
+                result = result.of(landed)
+            verdicts = self._runaway.see([row.feed.slot for row in heard], result.codes, result.pcm)
+            ordinary = result.finite & ~result.ended & (verdicts == FrameVerdict.GOOD)
+            for at, (row, is_ordinary, verdict) in enumerate(
+                zip(heard, ordinary.tolist(), verdicts.tolist(), strict=True)
+            ):
                 plain = row.outlet is None and row.said is None and row.leveler is None
                 if is_ordinary and row.in_speech and plain:
                     new.append(Audio(row.feed.id, result.pcm[at].tobytes()))

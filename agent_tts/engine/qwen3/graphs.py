@@ -86,6 +86,11 @@ class StepResult:
     ended: NDArray[np.bool_]  # [n]
     finite: NDArray[np.bool_]  # [n]
 
+    def of(self, rows: Sequence[bool]) -> StepResult:
+        """Of those rows alone; a copy."""
+        of = np.array(rows, np.bool_)
+        return StepResult(self.codes[of], self.pcm[of], self.ended[of], self.finite[of])
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:

@@ -199,10 +199,16 @@ class Row:
         self.runs = (
             isinstance(state, Decoding)
             and not (self.outlet and self.outlet.ready)
-            and (state.complete or (state.given - state.read > TOKENS_AHEAD and self.feed.segments[0].speakable))
+            and (state.complete or self._has_tokens(state))
             and self._has_room(state)
         )
         return self.runs
+
+    def _has_tokens(self, state: Decoding) -> bool:
+        """Whether the model has text of the present segment left to read, enough of it where more is to be read."""
+        segment = self.feed.segments[0]
+        more = segment.complete or segment.tokens or not self.feed.dry
+        return segment.speakable and state.given - state.read > (TOKENS_AHEAD if more else 0)
 
     def read(self, now: float) -> list[StepEvent]:
         """Read a chunk of the text, and pass segments without anything to speak, unless enough pauses wait."""

@@ -164,6 +164,7 @@ class Guard(Budget):
         protocol = connection.scope.get("extensions", {}).get(CONNECTION)
         if protocol is not None:  # the server is the node's own
             protocol.recognise()
+        connection.state.client = client
         return client
 
     def issue_token(self, client: Client) -> tuple[str, float]:
@@ -309,9 +310,9 @@ class Guard(Budget):
             self._characters[key_id] = TokenBucket(most / 60, most, self._clock())
         return self._characters[key_id]
 
-    async def place(self, place: Place) -> Permit:
+    async def place(self, place: Place, client: Client) -> Permit:
         """Take a place of this kind, without a session. Raises `AtCapacity`. Cancelling it is safe."""
-        return await self._take(Claim(next(self._numbers), place=place, session=False))
+        return await self._take(Claim(next(self._numbers), client.key_id, place=place, session=False))
 
     async def _take(self, claim: Claim) -> Permit:
         return Permit(await self.ledger.admit(claim), partial(self.ledger.release, claim.number))

@@ -48,6 +48,7 @@ class Ledger:
         self.sessions = 0
         self._forecast = Forecast()
         self._places: Counter[Place] = Counter()
+        self._places_of: Counter[tuple[Place, str | None]] = Counter()  # by key, too
         # Tokens that were used, by their ids, until they expire. The first to have been used is the first.
         self._used: dict[str, float] = {}
         # Numbers of keys, for the engine, which gets no key; and of sessions without one.
@@ -62,6 +63,7 @@ class Ledger:
         """Take the limits of these settings. What is open stays open."""
         self._limits = settings.limits
         self._keys = Keys(settings.auth)
+        self._shared = len([*self._keys.ids]) > 1  # there are others than a key
         self._connections = connections(settings)
         self._requests_per_s = requests_per_s(settings)
         # How many places of each kind there are, and the setting that says so.
@@ -107,7 +109,7 @@ class Ledger:
             AtCapacity: at a limit of the key or the node; the token stays good.
             Unauthorized: the token was used meanwhile.
         """
-        if claim.place is not None and self._places[claim.place] >= self._most[claim.place][0]:
+        if claim.place is not None and not self._has_room(claim.place, claim.key_id):
             raise at_capacity(claim.place, *self._most[claim.place])
         group = self._group_with_room(claim, now) if claim.session else None
         if claim.token is not None:
@@ -115,6 +117,7 @@ class Ledger:
         self._granted[front][claim.number] = claim, group
         if claim.place is not None:
             self._places[claim.place] += 1
+            self._places_of[claim.place, claim.key_id] += 1
         if group is not None:
             self._open[group][front, claim.number] = now
             self.sessions += 1
@@ -171,6 +174,12 @@ class Ledger:
         """The limit of a key, if it has one."""
         return self._keys.quota(key_id).characters_per_minute
 
+    def _has_room(self, place: Place, key_id: str | None) -> bool:
+        """The last place of a kind without a setting is for a key that has none: slow uploads of one would fill all."""
+        most, setting = self._most[place]
+        left = most - self._places[place]
+        return left > 1 or (left == 1 and not (setting is None and self._shared and self._places_of[place, key_id]))
+
     def _group_with_room(self, claim: Claim, now: float) -> _Group:
         """The group of a new session; raises `AtCapacity` if it, or the node, has no room."""
         if self.sessions >= self._connections:
@@ -218,6 +227,7 @@ class Ledger:
         """Returns since when the session was open, if there was one."""
         if claim.place is not None:
             self._places[claim.place] -= 1
+            self._places_of[claim.place, claim.key_id] -= 1
         if group is None:
             return None
         self.sessions -= 1

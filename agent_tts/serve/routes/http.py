@@ -259,7 +259,7 @@ async def read_body(request: Request, file_bytes: int = 0, held: ExitStack | Non
                     raise too_long
                 if held is not None and len(body) > settings.limits.message_bytes:
                     place, held = held, None
-                    place.enter_context(await node_of(request).guard.place("long bodies"))
+                    place.enter_context(await node_of(request).guard.place("long bodies", request.state.client))
                 deadline.reschedule(began + timeout_s + min(len(body), file_bytes) / SLOWEST_UPLOAD)
     except TimeoutError:
         file = f", and 1 s for each {SLOWEST_UPLOAD} bytes of a file" if file_bytes else ""

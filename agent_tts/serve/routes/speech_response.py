@@ -209,7 +209,7 @@ class SpeechResponse(Response):
             try:
                 owner = admitted.enter_context(await self._node.guard.admit(self._client))
                 if self._seal is not None:
-                    admitted.enter_context(await self._node.guard.place("whole files"))
+                    admitted.enter_context(await self._node.guard.place("whole files", self._client))
                 self._node.metrics.usage.check(owner, sum(len(text) for text, _ in self._then) + len(self._text))
                 utterance = self._open(self.resolved, owner)
             except SpeechError as error:

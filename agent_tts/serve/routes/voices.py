@@ -24,6 +24,7 @@ from agent_tts.errors import BadMessage, Draining, InvalidRequest, UnknownVoice,
 from agent_tts.protocol import validation
 from agent_tts.protocol.options import SpeakerEmbedding, Strict
 from agent_tts.serve import openai
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import ERRORS, Authorized, node_of, read_as, told_aside
@@ -284,19 +285,17 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
     If the client leaves before the answer, the voice is not added.
     """
     node = node_of(request)
-    content_type = request.headers.get("content-type", "")
     if node.service.draining:
         raise Draining
     enrolment = _enrolment(node)
     with await node.guard.admit(client):
         # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
-        clip_bytes = node.settings.voices.clip_bytes if _is_form(content_type) else 0
-        with await node.guard.place("new voices"):
-            new = await read_as(request, partial(parse, content_type), clip_bytes)
+        is_form = _is_form(request.headers.get("content-type", ""))
+        new = await _uploaded(request, client, parse, node.settings.voices.clip_bytes if is_form else 0)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         if not isinstance(new, NewDesign) and new.consent.startswith(CONSENT_ID):
             new = new.model_copy(update={"consent": _stated(new.consent)})
-        voice = await _unless_gone(request.receive, _add(node, enrolment, new))
+        voice = await _unless_gone(request.receive, _add(node, client, enrolment, new))
     await _told(node)
     return VoiceAdded.of(voice, new.type)
 
@@ -328,11 +327,8 @@ async def create_consent(request: Request, client: Authorized) -> VoiceConsent:
     node, settings = node_of(request), node_of(request).settings.voices
     _enrolment(node)
     with await node.guard.admit(client):
-        with await node.guard.place("new voices"):
-            content_type = request.headers.get("content-type", "")
-            form = await read_as(request, partial(multipart.parse, content_type), settings.clip_bytes)
-        new = _checked(NewConsent, form)
-        with await node.guard.place("clips"):
+        new = _checked(NewConsent, await _uploaded(request, client, multipart.parse, settings.clip_bytes))
+        with await node.guard.place("clips", client):
             try:
                 await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
             except InvalidRequest as error:
@@ -427,10 +423,12 @@ def _enrolment(node: Node) -> Enrolment:
     return node.enrolment
 
 
-async def _add(node: Node, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding) -> StoredVoice:
+async def _add(
+    node: Node, client: Client, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding
+) -> StoredVoice:
     match new:
         case NewClone():
-            with await node.guard.place("clips"):
+            with await node.guard.place("clips", client):
                 return await enrolment.enroll(
                     new.name,
                     new.audio_sample,
@@ -457,15 +455,19 @@ async def detect_speech(request: Request, client: Authorized) -> Detection:
     """Look for the marks of this project's nodes in an audio file, which is not kept."""
     node, settings = node_of(request), node_of(request).settings
     with await node.guard.admit(client):
-        with await node.guard.place("new voices"):
-            content_type = request.headers.get("content-type", "")
-            form = await read_as(request, partial(multipart.parse, content_type), settings.voices.clip_bytes)
+        form = await _uploaded(request, client, multipart.parse, settings.voices.clip_bytes)
         clip = form.pop("audio_sample", None)
         if not isinstance(clip, bytes) or form:
             raise InvalidRequest(f"audio_sample: must be a file in {multipart.CONTENT_TYPE}, and alone", "audio_sample")
         folder = None if settings.watermark == "none" else Path(settings.audioseal.source)
-        with await node.guard.place("clips"):
+        with await node.guard.place("clips", client):
             return await _unless_gone(request.receive, detect(clip, folder, max_s=settings.voices.clip_s))
+
+
+async def _uploaded(request: Request, client: Client, parse: Callable[[str, bytes], T], file_bytes: int) -> T:
+    """A body that may have a clip, of which few are received at once, as `parse` makes it of its type and its bytes."""
+    with await node_of(request).guard.place("new voices", client):
+        return await read_as(request, partial(parse, request.headers.get("content-type", "")), file_bytes)
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

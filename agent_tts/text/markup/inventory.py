@@ -11,15 +11,7 @@ from agent_tts.text.phones import to_ipa
 
 _NAMES = data("markup/names")
 _SPACES = tuple(words(_NAMES["vendors"]))
-# What LiveKit's tag makes of its labels.
-DELIVERIES = {
-    "slow": {"rate": "0.85"},
-    "fast": {"rate": "1.2"},
-    "soft": {"volume": "0.9"},
-    "loud": {"volume": "1.3"},
-    "higher-pitch": {"pitch": "1.15"},
-    "lower-pitch": {"pitch": "0.85"},
-}
+DELIVERIES: dict[str, dict[str, str]] = _NAMES["deliveries"]
 MANNER_TAGS = frozenset(words(_NAMES["manners"]))
 THOUGHTS, CALLS, ANSWERS = (words(_NAMES[kind]) for kind in ("thoughts", "calls", "answers"))
 CALLS += [f"{space}{name}" for space in words(_NAMES["call_spaces"]) for name in ("think", *CALLS)]

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from agent_tts.text.spoken.shared import DayFirst
-from agent_tts.text.spoken.table import NOTHING, SpokenRule, Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import NOTHING, DayFirst, SpokenRule, Table, any_of, cardinal, ordinal, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
 

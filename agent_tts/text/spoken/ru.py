@@ -9,8 +9,7 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.shared import CLOCK, DayFirst
-from agent_tts.text.spoken.table import SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.table import CLOCK, DayFirst, SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
 _ONE = {"f": "одна", "n": "одно", "a": "одну"}  # "a": of a feminine noun in the accusative

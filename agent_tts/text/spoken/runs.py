@@ -132,7 +132,7 @@ class Runs(Numerals):
     def month(self, number: int) -> str:
         return self.cardinal(number)
 
-    def clock(self, hour: str, minutes: str, seconds: str | None) -> str:
+    def clock(self, hour: str, minutes: str, seconds: str | None = None) -> str:
         """A time of the day."""
         raise NotImplementedError
 
@@ -154,6 +154,10 @@ class Runs(Numerals):
     def money(self) -> Mapping[str, str]:
         """Currencies by their signs; that of the cent stands behind."""
         return {sign: said for sign, said in column(self.code, "money").items() if len(sign) == 1}
+
+    @cached_property
+    def names_of_units(self) -> Mapping[str, str]:
+        return {**self.units, **self.money}
 
     def digits(self, written: str) -> str:
         return "".join(self.names[int(digit)] for digit in written if digit.isdecimal())
@@ -179,191 +183,127 @@ class Runs(Numerals):
     def dialled(self, groups: Iterable[str]) -> str:
         return self.comma.join(map(self.digits, groups))
 
-    def spans(self, said: SpokenRule, end: str) -> SpokenRule:
-        """From one to another of what a rule says, where `end` is a pattern of either: 9:00-10:30."""
-
-        def say(match: re.Match[str], before: str) -> str | None:
-            first, last = (found and said.say(found, before) for found in map(said.pattern.fullmatch, match.groups()))
-            return f"{first}{self.between.to}{last}" if first and last else None
-
-        return rule(rf"({end})\ ?[-–~]\ ?({end}){END}", say)
-
-    def international(self) -> SpokenRule:
-        """+81 3-1234-5678; before fewer digits a plus is that of a number."""
-
-        def say(match: re.Match[str], _: str) -> str | None:
-            groups = re.findall(r"\d+", match[0])
-            return self.between.plus + self.dialled(groups) if sum(map(len, groups)) >= MIN_DIALLED else None
-
-        return rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", say)
-
-    def grouped(self) -> SpokenRule:
-        """4111 1111 1111 1111, and 482 913 behind one of the `labels`."""
-
-        def say(match: re.Match[str], before: str) -> str | None:
-            labelled = self.labelled(before) and is_code(match[0])
-            return self.dialled(re.findall(r"\d+", match[0])) if labelled or are_groups(match[0]) else None
-
-        return rule(f"{GROUPS}{END}", say)
-
-    def account(self) -> SpokenRule:
-        """An IBAN behind its country."""
-
-        def say(match: re.Match[str], _: str) -> str | None:
-            groups = re.findall(r"[A-Z\d]{1,4}", match[0][2:])
-            if not any(map(str.isdecimal, groups)):
-                return None
-            said = ("".join(self.digits(char) or char for char in group) for group in (match[0][:2], *groups))
-            return self.comma.join(said)
-
-        return rule(_ACCOUNT.pattern, say)
-
-    def equation(self) -> SpokenRule:
-        """5-3=2 and 2+2; 5-3 alone is a range or a score."""
-
-        def say(match: re.Match[str], _: str) -> str:
-            parts = re.findall(rf"({NUMBER})|([^\d\s]+)", match[0])
-            return "".join(
-                self.number(number) if number else signs[OPERATORS.get(sign, sign)] for number, sign in parts
-            )
-
-        signs = {**column(self.code, "formula"), **column(self.code, "sign")}
-        return rule(rf"(?=[^=+×÷<>≤≥]{{1,40}}[=+×÷<>≤≥]\ ?\d){NUMBER}(?:{OPERATOR}{NUMBER})+", say)
-
-    def amounts(self) -> SpokenRule:
-        """$50-$100."""
-        return rule(
-            rf"([{''.join(self.money)}])({NUMBER})[-–~]\1?({NUMBER}){END}",
-            lambda m, _: f"{self.number(m[2])}{self.between.to}{self.number(m[3])}{self.gap}{self.money[m[1]]}",
-        )
-
-    def amount(self) -> SpokenRule:
-        """$3.5, also with a scale behind it."""
-
-        def say(match: re.Match[str], _: str) -> str:
-            minus, sign, number, scale, per = match.groups()
-            number = number.rstrip("0").rstrip(".") if "." in number else number
-            said = f"{self.sign(minus)}{self.count(number)}{scale or ''}{self.gap}{self.money[sign]}"
-            return names[per].format(said) if per else said
-
-        names = column(self.code, "per")
-        per = rf"(?:/({any_of(names)}))?"
-        return rule(rf"([-−]?)([{''.join(self.money)}])\ ?([-−]?{NUMBER})\ ?({self.scales})?{END}{per}", say)
-
-    def rating(self) -> SpokenRule:
-        """4.5/5."""
-        template = column(self.code, "rating")["/"]
-        return rule(
-            r"(\d+\.\d+)/(5|10|100)(?![\d/])", lambda match, _: template.format(*map(self.number, match.groups()))
-        )
-
-    def scaled_range(self) -> SpokenRule:
-        """From one number with a scale to another."""
-        return rule(
-            rf"({NUMBER})({self.scales})[-–~]({NUMBER})(?={self.scales})",
-            lambda match, _: f"{self.count(match[1])}{match[2]}{self.between.to}{self.count(match[3])}",
-        )
-
-    def fraction(self) -> SpokenRule:
-        """2/3, but not 3/2, which may be a score or a date."""
-
-        def say(match: re.Match[str], _: str) -> str | None:
-            above, below = match.groups()
-            return f"{self.number(below)}{self.between.over}{self.number(above)}" if int(above) < int(below) else None
-
-        return rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", say)
-
-    def range(self) -> SpokenRule:
-        """3-5, 10-15 km; 5-3 is a score, and what starts with a zero neither."""
-
-        def say(match: re.Match[str], _: str) -> str | None:
-            first, last, unit = match.groups()
-            if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
-                return None
-            rises = int(first) < int(last) or len(first) != len(last)
-            join = self.between.to if rises else self.between.score
-            return f"{self.number(first)}{join}{self.number(last)}{self.gap + names[unit] if unit else ''}"
-
-        names = {**self.units, **self.money}
-        unit = rf"(?:\ ?({any_of(names)})(?![A-Za-z\d]))?"
-        return rule(rf"(?<![-–~]\ )(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?!\ ?[-–~]?\ ?\d){unit}", say)
-
-    def measure(self) -> SpokenRule:
-        """5 km."""
-        names = {**self.units, **self.money}
-        return rule(
-            rf"({SIGNED})\ ?({any_of(names)})(?![A-Za-z\d])",
-            lambda match, _: f"{self.count(match[1])}{self.gap}{names[match[2]]}",
-        )
-
-    def more(self) -> SpokenRule:
-        """50+."""
-        at_least = column(self.code, "limit")["≥"]
-        return rule(rf"({NUMBER})\+(?!\ ?\d)", lambda match, _: at_least.format(self.number(match[1])))
-
-    def version(self) -> SpokenRule:
-        """1.2.3."""
-        pattern = r"\d+(?:\.\d+){2,}"
-        return rule(pattern, lambda match, _: self.between.point.join(map(self.number, match[0].split("."))))
-
-    def plain(self) -> SpokenRule:
-        """A number alone.
-
-        It is said digit by digit behind one of the `labels`, and if it has seven digits or more and counts nothing.
-        """
-
-        def say(match: re.Match[str], before: str) -> str:
-            written = match[1] or match[2]
-            long = match[2] is not None and len(written) > MAX_PLAIN and written[-3:] != "000"
-            spelled = written.isdecimal() and (long or self.labelled(before))
-            return self.digits(written) if spelled else self.number(written)
-
-        counting = rf"(?=\ ?(?:{self.scales}|{self.counters or '(?!)'}))"
-        return rule(
-            rf"((?:(?<!\d)[-−+])?{NUMBER}){self.after}{counting} | ((?:(?<!\d)[-−+])?{NUMBER}){self.after}", say
-        )
-
     # ------------------------------------------------------------ all rules
 
     @cached_property
     def all_rules(self) -> tuple[SpokenRule, ...]:
         """All rules, in the order in which they are tried."""
-        clock = rule(rf"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?{END}", lambda m, _: self.clock(m[1], m[2], m[3]))
+        scales, signs, end = self.scales, "".join(self.money), r"(?![A-Za-z\d])"
+        number = rf"((?:(?<!\d)[-−+])?{NUMBER}){self.after}"
+        counting = rf"(?=\ ?(?:{scales}|{self.counters or '(?!)'}))"
+        names, per = any_of(self.names_of_units), any_of(column(self.code, "per"))
+        clock = r"([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d))?"
         return (
             *self.first(),
-            self.international(),
-            self.account(),
+            rule(rf"\+\d{{1,3}}(?:[\ -]?\d{{1,11}}){{1,4}}{END}", self._international),
+            rule(_ACCOUNT.pattern, self._account),
             rule(rf"(?:{self.national}){END}", lambda match, _: self.dialled(match[0].split("-"))),
-            self.full_date(),
-            self.grouped(),
-            self.equation(),
-            self.spans(clock, CLOCK),
-            clock,
+            rule(rf"(\d{{4}}){DAY}{self.date_end}{END}", self._date),
+            rule(f"{GROUPS}{END}", self._grouped),
+            rule(rf"(?=[^=+×÷<>≤≥]{{1,40}}[=+×÷<>≤≥]\ ?\d){NUMBER}(?:{OPERATOR}{NUMBER})+", self._equation),
+            rule(rf"({CLOCK})\ ?[-–~]\ ?({CLOCK}){END}", self._from_to),
+            rule(f"{clock}{END}", lambda match, _: self.clock(match[1], match[2], match[3])),
             # 12/25, which is no fraction.
             rule(rf"(0?[1-9]|1[0-2])/(1[3-9]|2\d|3[01]|0[1-9]){END}", lambda m, _: self.month_and_day(m[1], m[2])),
-            self.amounts(),
-            self.scaled_range(),
+            rule(rf"([{signs}])({NUMBER})[-–~]\1?({NUMBER}){END}", self._amounts),
+            rule(rf"({NUMBER})({scales})[-–~]({NUMBER})(?={scales})", self._scaled_range),
             *self.counting(),
-            self.amount(),
-            self.rating(),
-            self.fraction(),
-            self.range(),
-            self.measure(),
-            self.more(),
-            self.version(),
-            self.plain(),
+            rule(rf"([-−]?)([{signs}])\ ?([-−]?{NUMBER})\ ?({scales})?{END}(?:/({per}))?", self._amount),
+            rule(r"(\d+\.\d+)/(5|10|100)(?![\d/])", self._rating),
+            rule(r"([1-9]\d?)/([1-9]\d?)(?![\d/])", self._fraction),
+            rule(
+                rf"(?<![-–~]\ )(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?!\ ?[-–~]?\ ?\d)(?:\ ?({names}){end})?", self._range
+            ),
+            rule(rf"({SIGNED})\ ?({names}){end}", self._measure),
+            rule(rf"({NUMBER})\+(?!\ ?\d)", self._at_least),
+            rule(r"\d+(?:\.\d+){2,}", lambda m, _: self.between.point.join(map(self.number, m[0].split(".")))),
+            rule(rf"{number}{counting} | {number}", self._plain),
         )
 
     def month_and_day(self, month: str, day: str) -> str:
         return self.day.format(self.month(int(month)), self.cardinal(int(day)))
 
-    def full_date(self) -> SpokenRule:
-        def say(match: re.Match[str], _: str) -> str | None:
-            year, _, month, day = match.groups()
-            is_date = 1 <= int(month) <= 12 and 1 <= int(day) <= 31
-            return self.year(year) + self.month_and_day(month, day) if is_date else None
+    def _date(self, match: re.Match[str], _: str) -> str | None:
+        year, _, month, day = match.groups()
+        is_date = 1 <= int(month) <= 12 and 1 <= int(day) <= 31
+        return self.year(year) + self.month_and_day(month, day) if is_date else None
 
-        return rule(rf"(\d{{4}}){DAY}{self.date_end}{END}", say)
+    def _international(self, match: re.Match[str], _: str) -> str | None:
+        """+81 3-1234-5678; before fewer digits a plus is that of a number."""
+        groups = re.findall(r"\d+", match[0])
+        return self.between.plus + self.dialled(groups) if sum(map(len, groups)) >= MIN_DIALLED else None
+
+    def _grouped(self, match: re.Match[str], before: str) -> str | None:
+        """4111 1111 1111 1111, and 482 913 behind one of the `labels`."""
+        labelled = self.labelled(before) and is_code(match[0])
+        return self.dialled(re.findall(r"\d+", match[0])) if labelled or are_groups(match[0]) else None
+
+    def _account(self, match: re.Match[str], _: str) -> str | None:
+        """An IBAN behind its country."""
+        groups = re.findall(r"[A-Z\d]{1,4}", match[0][2:])
+        if not any(map(str.isdecimal, groups)):
+            return None
+        said = ("".join(self.digits(char) or char for char in group) for group in (match[0][:2], *groups))
+        return self.comma.join(said)
+
+    def _equation(self, match: re.Match[str], _: str) -> str:
+        """5-3=2 and 2+2; 5-3 alone is a range or a score."""
+        signs = {**column(self.code, "formula"), **column(self.code, "sign")}
+        parts = re.findall(rf"({NUMBER})|([^\d\s]+)", match[0])
+        return "".join(self.number(number) if number else signs[OPERATORS.get(sign, sign)] for number, sign in parts)
+
+    def _from_to(self, match: re.Match[str], _: str) -> str:
+        """9:00-10:30."""
+        first, last = (self.clock(*time.split(":")) for time in match.groups())
+        return f"{first}{self.between.to}{last}"
+
+    def _amounts(self, match: re.Match[str], _: str) -> str:
+        """$50-$100."""
+        sign, first, last = match.groups()
+        return f"{self.number(first)}{self.between.to}{self.number(last)}{self.gap}{self.money[sign]}"
+
+    def _scaled_range(self, match: re.Match[str], _: str) -> str:
+        """From one number with a scale to another, whose scale follows."""
+        return f"{self.count(match[1])}{match[2]}{self.between.to}{self.count(match[3])}"
+
+    def _amount(self, match: re.Match[str], _: str) -> str:
+        """$3.5, also with a scale behind it."""
+        minus, sign, number, scale, per = match.groups()
+        number = number.rstrip("0").rstrip(".") if "." in number else number
+        said = f"{self.sign(minus)}{self.count(number)}{scale or ''}{self.gap}{self.money[sign]}"
+        return column(self.code, "per")[per].format(said) if per else said
+
+    def _rating(self, match: re.Match[str], _: str) -> str:
+        """4.5/5."""
+        return column(self.code, "rating")["/"].format(*map(self.number, match.groups()))
+
+    def _fraction(self, match: re.Match[str], _: str) -> str | None:
+        """2/3, but not 3/2, which may be a score or a date."""
+        above, below = match.groups()
+        return f"{self.number(below)}{self.between.over}{self.number(above)}" if int(above) < int(below) else None
+
+    def _range(self, match: re.Match[str], _: str) -> str | None:
+        """3-5, 10-15 km; 5-3 is a score, and what starts with a zero neither."""
+        first, last, unit = match.groups()
+        if any(len(number) > 1 and number[0] == "0" for number in (first, last)):
+            return None
+        rises = int(first) < int(last) or len(first) != len(last)
+        join = self.between.to if rises else self.between.score
+        return f"{self.number(first)}{join}{self.number(last)}{self.gap + self.names_of_units[unit] if unit else ''}"
+
+    def _measure(self, match: re.Match[str], _: str) -> str:
+        return f"{self.count(match[1])}{self.gap}{self.names_of_units[match[2]]}"
+
+    def _at_least(self, match: re.Match[str], _: str) -> str:
+        """50+."""
+        return column(self.code, "limit")["≥"].format(self.number(match[1]))
+
+    def _plain(self, match: re.Match[str], before: str) -> str:
+        """A number alone, digit by digit behind one of the `labels`, and if it is long and counts nothing."""
+        written = match[1] or match[2]
+        long = match[2] is not None and len(written) > MAX_PLAIN and written[-3:] != "000"
+        spelled = written.isdecimal() and (long or self.labelled(before))
+        return self.digits(written) if spelled else self.number(written)
 
 
 def narrowed(text: str) -> str:

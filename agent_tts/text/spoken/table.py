@@ -12,7 +12,7 @@ from typing import Any, Self
 from num2words import num2words
 
 from agent_tts.text.data import data
-from agent_tts.text.spoken.vocabulary import Between, Money, Noun, between, column, money, nouns
+from agent_tts.text.spoken.vocabulary import Between, Noun, column
 
 _TOP_LEVEL = "com|org|net|edu|gov|io|ai|dev|app|info|biz|co|uk|us|ca|au|de|at|ch|fr|be|es|mx|it|nl|pt|br|ru|eu|tv|me"
 
@@ -47,6 +47,10 @@ _MAY_BE_SAID = re.compile(f"[0-9{_VULGAR}@./:–IVX-]")
 
 # A number that only English writes so, whatever the language.
 _ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
+
+
+_DAY, _MONTH, _YEAR = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])", r"(?P<year>\d{4})"
+CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Numerals:
 
     @cached_property
     def between(self) -> Between:
-        return between(self.code)
+        return Between(**column(self.code, "word"))
 
     def sign(self, written: str) -> str:
         """The word for the sign of a number, with a space after it; "" without one."""
@@ -149,11 +153,13 @@ class Table(Numerals):
 
     @cached_property
     def units(self) -> Mapping[str, Noun]:
-        return nouns(self.code)
+        return {sign: Noun.of(cell) for sign, cell in column(self.code, "unit").items()}
 
     @cached_property
-    def currencies(self) -> Mapping[str, Money]:
-        found = money(self.code)
+    def currencies(self) -> Mapping[str, tuple[Noun, Noun | None]]:
+        """Currencies by their signs and codes, each with its hundredth, if it is said."""
+        cells = {sign: cell.partition(" + ") for sign, cell in column(self.code, "money").items()}
+        found = {sign: (Noun.of(main), Noun.of(small) if small else None) for sign, (main, _, small) in cells.items()}
         return found | {word: found[sign] for word, sign in self.currency_words.items()}
 
     @cached_property
@@ -593,6 +599,43 @@ class Table(Numerals):
         if self.ordinal_point and re.fullmatch(r"[\"'“‘«„(\[]*\d{1,2}\.(?:[-–]?\d{1,2}\.)?", last):
             return True
         return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None
+
+
+@dataclass(frozen=True)
+class DayFirst(Table):
+    """A day, a month, a year."""
+
+    separators: str = ""  # of numeric dates
+    opens: frozenset[str] = frozenset()  # words that 31/12 is a date after
+
+    def date(self, day: int, month: int, year: int | None, before: str) -> str:
+        """The words for a date, after a word."""
+        raise NotImplementedError
+
+    def dates(self) -> tuple[SpokenRule, ...]:
+        """31/12/2024, with one of the separators, 12/31/2024 where that is certain, 2024-12-31, 31/12/24, and 31/12
+        after one of the words `opens`; 3 dic. 2024, 3 de dic.: a month by its first three letters or more, and a point.
+        """
+
+        def numeric(match: re.Match[str], before: str) -> str | None:
+            year = match.groupdict().get("year")
+            if year is None and before not in self.opens:
+                return None
+            full = None if year is None else int(year) + 2_000 * (len(year) == 2)
+            return self.date(int(match["day"]), int(match["month"]), full, before)
+
+        def named(match: re.Match[str], before: str) -> str | None:
+            month = self.month(match[2])
+            return self.date(int(match[1]), month, int(match[3]) if match[3] else None, before) if month else None
+
+        separator = f"(?P<separator>[{re.escape(self.separators)}])"
+        return (
+            rule(rf"{_DAY}{separator}{_MONTH}(?P=separator){_YEAR}", numeric),
+            rule(rf"{_MONTH}{separator}(?P<day>1[3-9]|2\d|3[01])(?P=separator){_YEAR}", numeric),
+            rule(rf"{_YEAR}(?P<separator>[-/.]){_MONTH}(?P=separator){_DAY}", numeric),
+            rule(rf"{_DAY}/{_MONTH}(?:/(?P<year>\d\d))?", numeric),
+            rule(r"(0?[1-9]|[12]\d|3[01])\ (?:de\ )?([^\W\d_]{3,5})\.(?:\ (?:de\ )?(\d{4}))?", named),
+        )
 
 
 def roman(written: str) -> int:

@@ -17,8 +17,6 @@ from typing import NamedTuple
 _HEAD, *_LINES = (line.split("\t") for line in Path(__file__).with_name("words.tsv").read_text("utf-8").splitlines())
 _ROWS = [dict(zip(_HEAD, line, strict=False)) for line in _LINES]  # a line may end before its last cells
 
-Money = tuple["Noun", "Noun | None"]  # and its hundredth, if it is said
-
 
 class Noun(NamedTuple):
     """What is counted."""
@@ -59,21 +57,3 @@ def column(language: str, kind: str) -> Mapping[str, str]:
             spellings = row["written"].split() if kind in ("unit", "money", "limit", "per") else [row["written"]]
             found |= dict.fromkeys(spellings, cell.replace("_", " "))
     return MappingProxyType(found)
-
-
-def between(language: str) -> Between:
-    return Between(**column(language, "word"))
-
-
-def nouns(language: str) -> dict[str, Noun]:
-    """Units by their signs."""
-    return {sign: Noun.of(cell) for sign, cell in column(language, "unit").items()}
-
-
-def money(language: str) -> dict[str, Money]:
-    """Currencies by their signs and codes."""
-    found = {}
-    for sign, cell in column(language, "money").items():
-        main, _, small = cell.partition(" + ")
-        found[sign] = Noun.of(main), Noun.of(small) if small else None
-    return found

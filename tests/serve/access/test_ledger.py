@@ -26,6 +26,23 @@ def make(**values: Any) -> Ledger:
 # ---------------------------------------------------------------- by example
 
 
+@pytest.mark.parametrize("place", ["new voices", "clips", "whole files", "long bodies"])
+def test_one_key_leaves_a_place_to_others(place: Place) -> None:
+    """Four uploads at 128 KiB/s would keep all others from adding voices."""
+    ledger = make(auth={"api_keys": ["a", "b"]})
+    most = ledger._most[place][0]
+    for number in range(most - 1):
+        ledger.admit(0, Claim(number, "a", place=place, session=False), 0.0)
+    with pytest.raises(AtCapacity):
+        ledger.admit(1, Claim(1, "a", place=place, session=False), 0.0)
+    ledger.admit(1, Claim(2, "b", place=place, session=False), 0.0)
+    ledger.lose(0)
+    assert ledger.taken(place) == 1
+    alone = make(auth={"api_keys": ["a"]})
+    for number in range(most):
+        alone.admit(0, Claim(number, "a", place=place, session=False), 0.0)
+
+
 def test_a_key_is_the_same_owner_on_all_fronts_and_keyless_sessions_are_one_each() -> None:
     ledger = make()
     numbers = [ledger.admit(front, Claim(1, key), 0.0) for front in range(3) for key in ("a", "b")]

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 import agent_tts
 from agent_tts.errors import InvalidRequest
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.ledger import MAX_LONG_BODIES
 from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import Dictionaries, Version
@@ -180,7 +181,7 @@ async def test_long_bodies_have_places_until_they_are_parsed(tmp_path: Path) -> 
         await until(lambda: taken(node, "long bodies") == 1)
         with ExitStack() as held:
             for _ in range(MAX_LONG_BODIES - 1):
-                held.enter_context(await node.node.guard.place("long bodies"))
+                held.enter_context(await node.node.guard.place("long bodies", Client(None)))
             refused = await client.post(path, json=long)
             assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
             assert (await client.post(path, json=short)).status_code == 200

@@ -22,6 +22,7 @@ from agent_tts.bench.checkpoint import write
 from agent_tts.engine_info import Model
 from agent_tts.errors import UnknownVoice
 from agent_tts.options import SpeechOptions
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.ledger import MAX_CLIPS
 from tests.fronts import running_fronts
 from tests.serve.processes.test_server import raw, read_all
@@ -362,7 +363,7 @@ async def test_clips_that_wait_are_bounded(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base) as (node, http):
         with contextlib.ExitStack() as places:
             for _ in range(MAX_CLIPS):
-                places.enter_context(await node.node.guard.place("clips"))
+                places.enter_context(await node.node.guard.place("clips", Client(None)))
             refused = await clone(http)
             assert (refused.status_code, error_of(refused)["code"]) == (503, "at_capacity")
         assert (await clone(http, b"no audio at all")).status_code == 400

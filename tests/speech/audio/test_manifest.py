@@ -19,6 +19,7 @@ from c2pa import Reader
 from agent_tts.cli.sinks import FileSink
 from agent_tts.config import files
 from agent_tts.errors import SettingsError
+from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.ledger import MAX_WHOLE_FILES
 from agent_tts.serve.routes import signing, speech_response
 from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
@@ -105,7 +106,7 @@ async def test_signing_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async with running_node(c2pa=c2pa) as node, httpx.AsyncClient(base_url=node.url, timeout=60) as http:
         with contextlib.ExitStack() as taken:
             for _ in range(MAX_WHOLE_FILES):
-                taken.enter_context(await node.node.guard.place("whole files"))
+                taken.enter_context(await node.node.guard.place("whole files", Client(None)))
             refused = await http.post("/v1/audio/speech", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "at_capacity")
         with monkeypatch.context() as patch:
