@@ -16,18 +16,7 @@ _STRESS = {"1": "ˈ", "2": "ˌ"}
 _PHONE = re.compile(r"([A-Z]{1,2})([012]?)")
 
 
-_X_SAMPA = _SIGNS["x_sampa"]
-_X_SAMPA |= dict.fromkeys(("~", "_~"), "\u0303") | dict.fromkeys(("=", "_="), "\u0329")
-_X_SAMPA |= {
-    "_0": "\u0325",
-    "_v": "\u032c",
-    "_d": "\u032a",
-    "_r": "\u031d",
-    "_o": "\u031e",
-    "_^": "\u032f",
-    "_}": "\u031a",
-}
-_X_SAMPA |= {"-": "", "_": "\u0361"}  # a boundary; both at once
+_X_SAMPA = {**_SIGNS["x_sampa"], **_SIGNS["x_sampa_marks"], "-": ""}  # the last is a boundary
 _X_SAMPA_SYMBOL = re.compile("|".join(sorted(map(re.escape, _X_SAMPA), key=len, reverse=True)) + r"|[a-z. ]")
 
 
