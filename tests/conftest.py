@@ -42,8 +42,8 @@ NODE_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.node\b", re.MULTILINE)
 # `sys.audit` events that a test without the mark `node` must not cause.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
 
-# Wait for executor threads and closing sockets, s.
-GRACE_S = 2.0
+# Wait for executor threads and closing sockets, on a busy machine, s.
+GRACE_S = 10.0
 
 # The most memory that a process of tests may have had, MB; and the size from which memory is the system's again when it
 # is freed, bytes: the C library would keep it for blocks of other sizes.
@@ -192,6 +192,8 @@ def memory_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
         _most_mb[request.node.nodeid] = most_mb
     if recogniser := sys.modules.get("tests.recogniser"):
         recogniser.hearing.cache_clear()
+    if people := sys.modules.get("tests.agent.people"):
+        people._voice.cache_clear()
     if dnsmos := sys.modules.get("speechmos.dnsmos"):
         dnsmos.__dict__["dnsmos"] = None  # its sessions: 190 MB
     if tiny := sys.modules.get("tests.model.tiny"):

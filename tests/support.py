@@ -59,14 +59,8 @@ class RunningNode:
 
 @asynccontextmanager
 async def running_node(**values: Any) -> AsyncIterator[RunningNode]:
-    """A ready node in this event loop, with its engine in the loop too.
-
-    Several engines, and engines with a model, run in child processes. `values` are settings.
-    """
-    settings = settings_of(**values)
-    in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
-    app = app_with(settings, in_this_loop(settings)) if in_process else create_app(settings)
-    async with running_app(app) as node:
+    """A ready node in this event loop, as `app_of` makes it. `values` are settings."""
+    async with running_app(app_of(settings_of(**values))) as node:
         yield node
 
 
@@ -75,6 +69,14 @@ async def running_node_with_process(**values: Any) -> AsyncIterator[RunningNode]
     """A node in this event loop with its engine in a child process, as in production. `values` are settings."""
     async with running_app(create_app(settings_of(**values))) as node:
         yield node
+
+
+def app_of(settings: Settings, extension: Extension | None = None) -> FastAPI:
+    """A node whose engine is in this event loop, too. Several engines, and those with a model, have processes."""
+    in_process = settings.engines in (None, 1) and chosen_engine(settings) != "qwen3"
+    return (
+        app_with(settings, in_this_loop(settings), extension) if in_process else create_app(settings, None, extension)
+    )
 
 
 def app_with(settings: Settings, client: EngineClientFactory, extension: Extension | None = None) -> FastAPI:

@@ -32,6 +32,7 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.llm import OpenAILLMService
 
 from agent_tts.config.settings import AgentLlm
+from agent_tts.system.private_names import require
 
 RETRY_S, MOST_RETRY_S = 0.3, 2.0  # until the second request, and the longest wait that a server may ask for
 AFTER_S = 1.0  # for a server to end its stream after the answer's end
@@ -39,6 +40,8 @@ MOST_CALLS, MOST_ARGUMENTS = 64, 1 << 20  # function calls of an answer, and cha
 LIMIT_NAMES = ("max_tokens", "max_completion_tokens", None)
 # The reasons of chat completions lead to those of OpenAI's Realtime API.
 CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+require("pipecat-ai", {OpenAILLMService: "_client"})
 
 
 class AnswerFailed(Exception):

@@ -153,8 +153,8 @@ class RecognisingFrame(ControlFrame):
     interruptible: bool = field(default=False, init=False)
 
 
-_BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking"
-require("pipecat-ai", {SegmentedSTTService: _BUFFER})
+_BUFFER = "_audio_buffer _user_speaking _handle_user_started_speaking _handle_user_stopped_speaking _settings"
+require("pipecat-ai", {SegmentedSTTService: _BUFFER, WhisperSTTService: "_load _model"})
 
 
 class SegmentedRecogniser(SegmentedSTTService):

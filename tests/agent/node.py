@@ -11,9 +11,8 @@ import httpx
 from agent_tts.agent.server import AgentServer
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.loading import data_folder
-from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
-from tests.support import RunningNode, running_app, settings_of, taken
+from tests.support import RunningNode, app_of, running_app, settings_of, taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ async def running_agent(
     whisper: SpeechToText | None = None,
     **agent: Any,
 ) -> AsyncIterator[RunningAgent]:
-    """A node with the espeak engine and an agent, in this event loop.
+    """A node with the espeak engine and an agent, all in this event loop.
 
     Args:
         llm: the server's address, or settings of `agent.llm`.
@@ -63,7 +62,7 @@ async def running_agent(
     llm = {"base_url": llm} if isinstance(llm, str) else llm
     settings = settings_of(engine="espeak", agent={"llm": llm, "stt": stt, **agent})
     server = AgentServer(settings.agent, stt=GrammarSpeechToText() if hears else whisper)
-    async with running_app(create_app(settings, extension=server)) as node:
+    async with running_app(app_of(settings, server)) as node:
         yield RunningAgent(node.url, node, server)
 
 

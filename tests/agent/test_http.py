@@ -16,11 +16,10 @@ from pipecat.audio.vad.silero import SileroVADAnalyzer
 from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.server import AgentServer
 from agent_tts.ipc.front_messages import BeginCall
-from agent_tts.serve.app import create_app
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
-from tests.support import present, running_app, running_node, settings_of, until
+from tests.support import app_of, present, running_app, running_node, settings_of, until
 
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
@@ -76,7 +75,7 @@ async def test_the_page_gets_the_components_and_an_invalid_offer_is_refused() ->
 
 async def test_each_route_needs_a_key_or_a_token() -> None:
     settings = without_stt(auth={"api_keys": ["sesame"]})
-    async with running_app(create_app(settings, extension=AgentServer(settings.agent))) as node:
+    async with running_app(app_of(settings, AgentServer(settings.agent))) as node:
         async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
             assert (await client.get("/api/agent")).status_code == 401
             assert (await client.post("/api/agent/offer", json={})).status_code == 401

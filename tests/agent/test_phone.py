@@ -24,14 +24,13 @@ from pipecat.frames.frames import InputAudioRawFrame
 
 from agent_tts.config.loading import data_folder
 from agent_tts.serve.access.fair_queue import FairQueue, Flow
-from agent_tts.serve.app import create_app
 from tests.agent.hearing import GrammarSpeechToText
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent
 from tests.agent.people import says
 from tests.recogniser import recognise
 from tests.rtc_peer import LOUD, rms
-from tests.support import ended, present, running_app, settings_of, until
+from tests.support import app_of, ended, present, running_app, settings_of, until
 
 RATE = 8_000
 PIECE = RATE // 50
@@ -165,7 +164,7 @@ async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
     """A node with the espeak engine and an agent with a telephone route."""
     settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent})
     server = phone_server(settings, GrammarSpeechToText())
-    async with running_app(create_app(settings, extension=server)) as node:
+    async with running_app(app_of(settings, server)) as node:
         yield RunningAgent(node.url, node, server)
 
 
@@ -354,7 +353,7 @@ async def test_calls_are_requests_of_their_key() -> None:
     settings = settings_of(
         engine="espeak", agent={"stt": {"kind": "none"}}, auth={"api_keys": ["k" * 20]}, limits={"requests_per_s": 0.1}
     )
-    async with running_app(create_app(settings, extension=phone_server(settings, GrammarSpeechToText()))) as node:
+    async with running_app(app_of(settings, phone_server(settings, GrammarSpeechToText()))) as node:
         codes = []
         for _ in range(2):
             async with telephoning(node.url, "plivo", f"?key={'k' * 20}") as phone:
@@ -384,7 +383,7 @@ async def test_a_key_comes_with_the_call() -> None:
     agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}}
     settings = settings_of(engine="espeak", agent=agent, auth={"api_keys": [key]})
     server = phone_server(settings, GrammarSpeechToText())
-    async with running_app(create_app(settings, extension=server)) as node:
+    async with running_app(app_of(settings, server)) as node:
         running = RunningAgent(node.url, node, server)
         for carrier in OPENINGS:
             for wrong in ("", "wrong"):
@@ -400,7 +399,7 @@ async def test_a_key_comes_with_the_call() -> None:
 async def test_a_call_that_nobody_would_hear_is_ended_at_once() -> None:
     """Mutation: it is taken, and the caller talks to silence."""
     settings = settings_of(engine="espeak", agent={"stt": {"kind": "none"}})
-    async with running_app(create_app(settings, extension=phone_server(settings))) as node:
+    async with running_app(app_of(settings, phone_server(settings))) as node:
         for carrier in OPENINGS:
             async with telephoning(node.url, carrier) as phone:
                 await until(lambda: phone.close_code == 1008)

@@ -29,7 +29,8 @@ from agent_tts.bench.scenario import Scenario, ScenarioCall, burst, requests
 from agent_tts.errors import SpeechError
 from tests.support import RunningNode, running_node
 
-pytestmark = [pytest.mark.node, pytest.mark.real_time]  # client processes measure in real time
+pytestmark = pytest.mark.node
+in_processes = pytest.mark.real_time  # client processes measure in real time
 
 SHORT = ["one two three four five", "six seven eight nine"]
 UNPACED = {"lead_ms": None}
@@ -53,6 +54,7 @@ async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
     return ScenarioResult(caller.samples, (start + scenario.warmup_s, start + scenario.end_s), PROCESSES)
 
 
+@in_processes
 async def test_client_processes_share_an_open_loop_and_are_monitored() -> None:
     load = requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5, session={"voice": "tone-660"}, texts=SHORT)
     async with running_node(slots=64) as node:
@@ -96,6 +98,7 @@ async def test_callers_in_phase_begin_again_when_their_speech_has_been_played() 
             assert 0 <= following.begin - one.begin - one.audio_s < 0.1
 
 
+@in_processes
 async def test_a_burst_and_streams_beside_it_are_told_apart() -> None:
     """The streams have processes of their own, so that they do not make the measured callers' clients late."""
     strangers = burst(6, 0.5, SHORT)
@@ -174,6 +177,7 @@ async def test_a_node_that_refuses_peers_is_an_error() -> None:
             await made(node, scenarios.rtc_peers(1, 1, 40, {}))
 
 
+@in_processes
 async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     wanted = Scenario(name="", count=12, rate=10, http=0.3, rtc=0.3, texts=SHORT, tail_s=20)
     async with running_node(slots=12) as node:
@@ -189,6 +193,7 @@ async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     assert figures["late_ms"]["p50"] is not None
 
 
+@in_processes
 async def test_each_call_of_a_trace_has_its_own_way() -> None:
     """Its time, transport, voice, pace of words and of audio, and its end; a request over HTTP waits for its words."""
     text = "one two three four five six seven eight nine ten"

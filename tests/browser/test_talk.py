@@ -19,13 +19,22 @@ from starlette.responses import JSONResponse
 
 from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.engine_info import Model
-from agent_tts.serve.app import create_app
 from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
 from tests.measure.chromium import DevTools, Page
-from tests.support import RunningNode, app_with, dominant_hz, running_app, running_node, settings_of, until, with_models
+from tests.support import (
+    RunningNode,
+    app_of,
+    app_with,
+    dominant_hz,
+    running_app,
+    running_node,
+    settings_of,
+    until,
+    with_models,
+)
 
 NEAR_HZ = 25
 # From the agent's message to silence: its track, the network and the browser's buffer. 150 ms on an idle machine.
@@ -38,7 +47,7 @@ _shared: list[tuple[Agent, RunningNode]] = []
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def shared() -> AsyncIterator[None]:
     """The node of all tests that need no other, and its agent."""
-    app = create_app(settings_of())
+    app = app_of(settings_of())
     async with agent_of(app) as agent, running_app(app) as node:
         _shared.append((agent, node))
         yield
@@ -56,7 +65,7 @@ async def talking_node(link: EngineClientFactory | None, **settings: Any) -> Asy
             await agent.close()
         return
     made = settings_of(**settings)
-    app = create_app(made) if link is None else app_with(made, link)
+    app = app_of(made) if link is None else app_with(made, link)
     async with agent_of(app) as agent, running_app(app) as node:
         yield agent, node
 
@@ -153,7 +162,7 @@ async def test_a_node_with_an_agent_opens_on_it_until_the_user_prefers_to_speak(
     """On a telephone the conversation and its field are in sight, whatever is missing."""
     missing = {"kind": "none", "name": "base.en", "message": "Whisper is being downloaded: 2 of about 145 MB."}
     builtin = {"kind": "builtin", "name": "x", "message": "No language model answers at http://127.0.0.1:11434/v1."}
-    app = create_app(settings_of())
+    app = app_of(settings_of())
     async with agent_of(app) as agent, running_app(app) as node, browser.page() as page:
         agent.about |= {"stt": missing, "llm": builtin}
         await page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
@@ -463,7 +472,7 @@ async def test_a_page_without_https_reports_what_it_needs(browser: DevTools) -> 
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     origin = f"http://{ELSEWHERE}:{port}"
-    app = create_app(settings_of(port=port, auth={"allowed_origins": [origin]}))
+    app = app_of(settings_of(port=port, auth={"allowed_origins": [origin]}))
     async with agent_of(app), running_app(app), browser.page() as page:
         await page.open(origin + "/#talk")
         await page.until("agentTts.call.notices.includes('microphone') && !document.querySelector('#talk').hidden")

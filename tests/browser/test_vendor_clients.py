@@ -6,21 +6,24 @@ import asyncio
 import json
 import os
 import sys
+import wave
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
-from tests.browser.test_talk_agent import LONG, QUICK, WITHOUT_ECHO, microphone
-from tests.measure.chromium import Page, chromium
+from tests.browser.speaking import say, speaking_page
+from tests.browser.test_talk_agent import LONG, QUICK
+from tests.measure.chromium import DevTools, Page, chromium
 from tests.support import running_node, until
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 
 PACKAGES = Path(sys.prefix) / "npm" / "node_modules"  # see the Makefile
 CLIENTS = Path(__file__).parent / "clients"
@@ -44,7 +47,72 @@ async def bundle(name: str) -> str:
 
 
 @asynccontextmanager
-async def running_client(name: str, agent: RunningAgent, folder: Path) -> AsyncIterator[Page]:
+async def running_client(name: str, browser: DevTools, agent: RunningAgent) -> AsyncIterator[Page]:
+    """A tab of the agent's origin that has run the program, and whose microphone speaks."""
+    async with speaking_page(browser) as page:
+        await page.open(agent.url + "/health")
+        await page.js(await bundle(name))
+        yield page
+    await until(lambda: agent.calls == 0)
+
+
+async def test_pipecats_client_calls_the_agent(browser: DevTools) -> None:
+    """Its offer has video, which is not taken. It names the voice, speaks, types, and is hung up on by nobody."""
+    async with running_llm(UMBRELLA, token_s=0.02) as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
+        async with running_client("pipecat", browser, agent) as page:
+            ready = await page.js("call({ voice: 'en-us', instructions: null })")
+            assert ready["version"].startswith("2.")
+            await say(page, agent, "My train leaves at seven.")
+            await page.until("told.user.length && told.answers === 1")
+            assert await page.js("told.user[0]") == "my train leaves at seven"
+            assert (await page.js("told.bot")).split() == UMBRELLA.split()
+            assert await page.js("told.track.kind === 'audio' && !told.track.muted")
+            await page.js("told.bot = '', client.sendText('What did she buy?')")
+            await page.until("told.answers === 2")
+            assert (await page.js("told.bot")).split() == UMBRELLA.split()
+            assert ("user", "What did she buy?") in llm.history()
+            answer = await page.js("client.transport.pc.currentRemoteDescription.sdp")
+            ports = [line.split()[:2] for line in answer.splitlines() if line.startswith("m=")]
+            assert [kind for kind, port in ports if port == "0"] == ["m=video"]
+            assert await page.js("told.errors") == []
+            assert agent.calls == 1
+            await page.js("client.disconnect()")
+            assert (await page.js("told.states"))[-1] == "disconnected"
+
+
+async def test_pipecats_client_is_told_at_once_why_it_may_not_call(browser: DevTools) -> None:
+    async with running_agent(calls=1) as agent, running_client("pipecat", browser, agent) as page:
+        refusal = await page.js("call({ voice: 'nobody' }).then(() => 'taken', (error) => error.message)")
+        assert refusal == "WebRTC offer rejected with status 400"
+        assert json.dumps(page.requests).count("/api/agent/offer") == 1
+
+
+RATE = 24_000
+# When the microphone plays the first and the second sentence, in seconds after it is opened.
+ASKS_S, INTERRUPTS_S, ENDS_S = 1.0, 7.0, 25.0
+
+
+async def microphone(agent: RunningAgent, path: Path) -> None:
+    """Write the microphone's audio: a sentence, and a second one during the answer."""
+    sound = np.zeros(int(ENDS_S * RATE), np.int16)
+    for at_s, text in ((ASKS_S, "My train leaves at seven."), (INTERRUPTS_S, "Please open the window.")):
+        speech = np.frombuffer(await agent.speech(text), "<i2")
+        sound[int(at_s * RATE) :][: len(speech)] = speech
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes(sound.tobytes())
+
+
+# Echo cancellation is off: this microphone never picks up the loudspeaker, and a canceller that has not adapted yet
+# attenuates the voice.
+WITHOUT_ECHO = """
+  const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+  navigator.mediaDevices.getUserMedia = ({ audio }) => open({ audio: { ...audio, echoCancellation: false } });
+"""
+
+
+@asynccontextmanager
+async def recorded_client(name: str, agent: RunningAgent, folder: Path) -> AsyncIterator[Page]:
     """A tab of the agent's origin that has run the program, and a microphone that asks and interrupts."""
     await microphone(agent, folder / "microphone.wav")
     path = folder / "microphone.wav"
@@ -58,35 +126,7 @@ async def running_client(name: str, agent: RunningAgent, folder: Path) -> AsyncI
     await until(lambda: agent.calls == 0)
 
 
-async def test_pipecats_client_calls_the_agent(tmp_path: Path) -> None:
-    """Its offer has video, which is not taken. It names the voice, speaks, types, and is hung up on by nobody."""
-    async with running_llm(UMBRELLA, token_s=0.02) as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
-        async with running_client("pipecat", agent, tmp_path) as page:
-            ready = await page.js("call({ voice: 'en-us', instructions: null })")
-            assert ready["version"].startswith("2.")
-            await page.until("told.user.length && told.bot.trim().endsWith('umbrella.')")
-            assert await page.js("told.user[0]") == "my train leaves at seven"
-            assert (await page.js("told.bot")).split() == UMBRELLA.split()
-            assert await page.js("told.track.kind === 'audio' && !told.track.muted")
-            await page.js("told.bot = '', client.sendText('What did she buy?')")
-            await page.until("told.bot.trim().endsWith('umbrella.')")
-            assert ("user", "What did she buy?") in llm.history()
-            answer = await page.js("client.transport.pc.currentRemoteDescription.sdp")
-            ports = [line.split()[:2] for line in answer.splitlines() if line.startswith("m=")]
-            assert [kind for kind, port in ports if port == "0"] == ["m=video"]
-            assert await page.js("told.errors") == []
-            assert agent.calls == 1
-            await page.js("client.disconnect()")
-            assert (await page.js("told.states"))[-1] == "disconnected"
-
-
-async def test_pipecats_client_is_told_at_once_why_it_may_not_call(tmp_path: Path) -> None:
-    async with running_agent(calls=1) as agent, running_client("pipecat", agent, tmp_path) as page:
-        refusal = await page.js("call({ voice: 'nobody' }).then(() => 'taken', (error) => error.message)")
-        assert refusal == "WebRTC offer rejected with status 400"
-        assert json.dumps(page.requests).count("/api/agent/offer") == 1
-
-
+@pytest.mark.asyncio(loop_scope="function")  # it has a browser of its own
 async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_path: Path) -> None:
     """Over WebRTC the node has the sound: it says what was played, and keeps only the heard words.
 
@@ -102,7 +142,7 @@ async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_
                 session={"type": "realtime", "instructions": "Be brief."} | transcribed
             )
         secret = json.dumps(made.value)
-        async with running_client("openai", agent, tmp_path) as page:
+        async with recorded_client("openai", agent, tmp_path) as page:
             await page.js(f"call({secret}, {{ type: 'realtime', output_modalities: ['audio'] }})")
             of = "told.events.filter((event) => event.type === '{}')"
             await page.until(f"{of.format('output_audio_buffer.stopped')}.length")
@@ -149,12 +189,12 @@ SENT: list[tuple[str, dict[str, str], dict[str, Any] | None]] = [
 ]
 
 
-async def test_sdks_in_a_page_of_an_allowed_origin_speak_and_read_the_headers() -> None:
+async def test_sdks_in_a_page_of_an_allowed_origin_speak_and_read_the_headers(browser: DevTools) -> None:
     """Each request of OpenAI's SDK has eight headers of its own, for which the browser asks first.
 
     Fails if a preflight allows a list of headers, or if the answer exposes none.
     """
-    async with running_node() as page_of, running_node() as stranger, chromium() as browser:
+    async with running_node() as page_of, running_node() as stranger:
         auth = {"api_keys": [KEY], "allowed_origins": [page_of.url]}
         async with running_node(auth=auth, slots=1, queue=0) as node, browser.page() as page:
             await page.open(page_of.url + "/health")

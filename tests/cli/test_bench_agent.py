@@ -1,4 +1,4 @@
-"""`agent-tts bench agent`: ten of the shipped scenarios by real recognition, and its outcome for a script."""
+"""`agent-tts bench agent`: shipped scenarios by real recognition, and its outcome for a script."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ __all__ = ["fonts"]
 
 pytestmark = [pytest.mark.real_time, pytest.mark.node]
 
+SHORT = ("an answer of one word", "a burst of noise", "stop")  # of each kind of outcome
 TEN = (
-    *("a question", "a quiet caller", "an answer of one word", "a loud caller", "a noisy street"),
-    *("a listener", "a burst of noise", "stop", "a noisy room", "words as the answer begins"),
+    *SHORT,
+    *("a question", "a quiet caller", "a loud caller", "a noisy street"),
+    *("a listener", "a noisy room", "words as the answer begins"),
 )
 
 
@@ -45,8 +47,15 @@ def written(folder: Path, names: tuple[str, ...], **thresholds: float) -> Path:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("fonts")
-def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
-    script = written(tmp_path, TEN, failed=1, wer_user=25, missed_interruptions=0, false_interruptions=0)
+@pytest.mark.parametrize(
+    ("names", "outcomes"),
+    [
+        pytest.param(SHORT, {"answer": 4, "interruption": 1, "nothing": 1}, id="three"),
+        pytest.param(TEN, {"answer": 11, "interruption": 2, "nothing": 2}, id="ten", marks=pytest.mark.slow),
+    ],
+)
+def test_shipped_scenarios_hold(tmp_path: Path, names: tuple[str, ...], outcomes: dict[str, int]) -> None:
+    script = written(tmp_path, names, failed=1, wer_user=25, missed_interruptions=0, false_interruptions=0)
     json_path, plot = tmp_path / "found.json", tmp_path / "found.svg"
     outputs = ("--callers", "3", "--json", str(json_path), "--plot", str(plot))
     done = run(
@@ -55,7 +64,7 @@ def test_ten_shipped_scenarios_hold(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     (found,) = json.loads(json_path.read_text())["runs"]
     expected = [one["expected"] for one in found["steps"]]
-    assert {kind: expected.count(kind) for kind in expected} == {"answer": 11, "interruption": 2, "nothing": 2}
+    assert {kind: expected.count(kind) for kind in expected} == outcomes
     assert all(found[name] is not None for name in ("answer_ms_p95", "wer_agent", "wer_heard"))
     assert plot.stat().st_size > 10_000
 

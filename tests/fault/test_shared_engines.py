@@ -109,8 +109,9 @@ async def test_all_fronts_speak_on_all_engines_and_a_killed_one_comes_back() -> 
                 assert whole.startswith(pcm)
             else:
                 assert (end.reason, pcm) == ("end", whole)
-        await until(lambda: all(front.engines[0].able for front in owner.fronts), BACK_S)
-        for front in owner.fronts:
+        engines = [front.engines[0] for front in owner.fronts]
+        for front in owner.fronts:  # which hears of what the other speaks a heartbeat later
+            await until(lambda: all(engine.able and engine.load == (False, 0.0) for engine in engines), BACK_S)
             speeches = [begin(front, lead_ms=None) for _ in range(4)]
             assert 0 in {speech.engine for speech in speeches}
             for pcm, _ in await asyncio.gather(*map(hear, speeches)):

@@ -219,6 +219,8 @@ class DevTools:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         # Tabs by DevTools session.
         self._pages: dict[str, Page] = {}
+        # Contexts in which nothing is allowed and no tab is open, and the origins of what is stored in each.
+        self._contexts: dict[str, set[str]] = {}
 
     async def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Send one command. Cancelling it drops the answer."""
@@ -235,17 +237,33 @@ class DevTools:
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
-        """A tab with its own storage and cache; closed at the end of the block."""
-        context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        """A tab with its own storage; closed at the end of the block.
+
+        A tab that is closed leaves its context for the next one, which removes what it stored: to make a context takes
+        as long as to load a page.
+        """
+        made = None if self._contexts else await self.call("Target.createBrowserContext")
+        context, origins = (str(made["browserContextId"]), set[str]()) if made else self._contexts.popitem()
+        is_left = False
         try:
-            target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
-            attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
+            attached = await self.call("Target.attachToTarget", targetId=target, flatten=True)
             page = self._pages[attached["sessionId"]] = Page(self, attached["sessionId"], context)
             for domain in ("Page", "Runtime", "Log", "Network"):
                 await page.call(f"{domain}.enable")
+            for origin in origins:
+                await page.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
             yield page
+            origins = {"/".join(url.split("/")[:3]) for url in page.requests if url.startswith("http")}
+            await page.call("Page.navigate", url="about:blank")  # what it does as it is left comes before the next
+            await self.call("Target.closeTarget", targetId=target)
+            await self.call("Browser.resetPermissions", browserContextId=context)
+            is_left = True
         finally:
-            await self.call("Target.disposeBrowserContext", browserContextId=context)
+            if is_left:
+                self._contexts[context] = origins
+            else:
+                await self.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def listen(self) -> None:
         """Dispatch the browser's messages until the connection ends."""

@@ -41,6 +41,7 @@ _OF_BOTH = "_acquire_time _conn_options _connection_reused _run _tts"
 _NAMES: dict[type, str] = {
     tts.SynthesizeStream: f"_input_ch _mark_started {_OF_BOTH}",
     tts.ChunkedStream: f"_input_text {_OF_BOTH}",
+    tts.TTS.Markup: "_provider_key",
 }
 
 

@@ -96,7 +96,8 @@ class _Turn:
 
 _NAMES: dict[type, str] = {
     TTSService: "_aggregated_frame_sequencer _apply_force_complete _call_event_handler _is_streaming_tokens "
-    "_push_sequencer_frames _push_word_frames _add_word_timestamps _register_spoken_text _speak_text _update_settings",
+    "_push_sequencer_frames _push_word_frames _add_word_timestamps _register_spoken_text _speak_text _update_settings "
+    "_classify_error _settings _turn_context_id",
 }
 
 

@@ -21,11 +21,10 @@ from agent_tts.agent.realtime.conversation import Conversation, read
 from agent_tts.agent.realtime.session import ANSWERS_BURST, MAX_EVENTS
 from agent_tts.agent.server import AgentServer
 from agent_tts.errors import AtCapacity
-from agent_tts.serve.app import create_app
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from tests.agent.llm_server import call, running_llm, status, stream
 from tests.agent.node import RunningAgent, running_agent
-from tests.support import logged, running_app, settings_of, until
+from tests.support import app_of, logged, running_app, settings_of, until
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
@@ -62,7 +61,7 @@ async def running(**settings: Any) -> AsyncIterator[RunningAgent]:
     agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}, "calls": 1}
     made = settings_of(engine="espeak", agent=agent, **settings)
     server = AgentServer(made.agent)
-    async with running_app(create_app(made, extension=server)) as node:
+    async with running_app(app_of(made, server)) as node:
         yield RunningAgent(node.url, node, server)
 
 

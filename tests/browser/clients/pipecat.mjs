@@ -2,7 +2,7 @@
 import { PipecatClient } from "@pipecat-ai/client-js";
 import { SmallWebRTCTransport, WavMediaManager } from "@pipecat-ai/small-webrtc-transport";
 
-const told = { states: [], user: [], bot: "", server: [], errors: [], track: null };
+const told = { states: [], user: [], bot: "", answers: 0, server: [], errors: [], track: null };
 
 const client = new PipecatClient({
   // Its other media manager loads its code from a server of Daily's.
@@ -12,6 +12,7 @@ const client = new PipecatClient({
     onTransportStateChanged: (state) => told.states.push(state),
     onUserTranscript: ({ text, final }) => final && told.user.push(text),
     onBotTtsText: ({ text }) => (told.bot += `${text} `),
+    onBotStoppedSpeaking: () => (told.answers += 1),
     onServerMessage: (message) => told.server.push(message),
     onError: ({ data }) => told.errors.push(data),
     onMessageError: ({ data }) => told.errors.push(data),

@@ -223,7 +223,6 @@ async def test_an_expired_certificate_is_told(tmp_path: Path) -> None:
     ("streams", "fronts"),
     [
         ("1>&- 2>&-", 1),
-        ("0<&- 1>&- 2>&-", 1),
         ("0<&- 1>&- 2>&-", 2),
         ("1>/dev/full 2>/dev/full", 1),
         ("1>/dev/full 2>/dev/full", 2),
