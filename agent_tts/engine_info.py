@@ -33,7 +33,7 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    engine: str  # "hibari", "espeak", "tone", "qwen3"
+    engine: str  # "hibari", "espeak", "tone", "qwen3", "vox"
     model: str  # a name for people and for /v1/models
     slots: int  # requests that may speak at once
     voices: tuple[Voice, ...]

@@ -50,6 +50,7 @@ ENDS_WITH = {
     "agent-tts voices add bob": "cloning needs a Base model",
     "agent-tts voices show bob": "the library has no such voice",
     'agent-tts say "Hello there." --engine qwen3': "'./checkpoint' is neither a folder here nor a hub id",
+    "agent-tts convert": "'./Qwen3-TTS-12Hz-0.6B-CustomVoice' is neither a folder here nor a hub id",
 }
 
 

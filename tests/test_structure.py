@@ -206,6 +206,7 @@ def loaded_by(statement: str) -> set[str]:
             id="the supervisor",
         ),
         pytest.param("agent_tts.ipc.child, agent_tts.engine.espeak.engine", "fastapi uvicorn aiortc", id="an engine"),
+        pytest.param("agent_tts.engine.vox.engine", "torch triton transformers", id="vox"),
     ],
 )
 def test_a_process_never_imports(modules: str, heavy: str) -> None:

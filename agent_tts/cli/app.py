@@ -176,6 +176,17 @@ def compile_(
     """
 
 
+@command_of(app, run="agent_tts.cli.convert:convert")
+def convert(
+    model: Annotated[str, typer.Argument(help="A folder, or a hub id: ID, ID@REVISION.")],
+    type_: Annotated[str, typer.Option("--type", help="q8, f16 or f32.")] = "q8",
+) -> None:
+    """Make the file of a Qwen3-TTS model that the engine vox speaks with, once; it is put into the model's folder.
+
+    The engine is experimental, for machines without an NVIDIA GPU. Needs agent-tts\\[vox].
+    """
+
+
 @command_of(app)
 def health(
     ready: Annotated[bool, typer.Option("--ready", help="Whether it accepts speech; not while it drains.")] = False,

@@ -39,7 +39,9 @@ Key = Annotated[
 ]
 Config = Annotated[str | None, typer.Option(help="A YAML file, or one of the package by name: agent, cpu or gpu.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting: limits.rtc_peers=8.")]
-Engine = Annotated[str | None, typer.Option(help="auto, qwen3, hibari, espeak or tone.", show_default="auto")]
+Engine = Annotated[
+    str | None, typer.Option(help="auto, qwen3, hibari, espeak, tone; experimental: vox.", show_default="auto")
+]
 Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="SOURCE", help="qwen3: a folder or hub id; once for each kind of voice."),

@@ -57,7 +57,7 @@ def look_for_models(settings: Settings) -> list[tuple[Checkpoint | Audioseal, Pa
 
     Blocks, for as long as the hub takes. Raises SettingsError: one cannot be had, or the disk is too small for all.
     """
-    if settings.engine not in ("auto", "qwen3"):
+    if settings.engine not in ("auto", "qwen3", "vox"):
         return []
     wanted: list[tuple[Checkpoint | Audioseal, Contents]] = [(model, QWEN3) for model in settings.qwen3.models]
     if settings.watermark != "none":

@@ -325,6 +325,13 @@ class Qwen3(Section):
     adapter_rank: int = Field(32, ge=1, le=256, description="largest rank of an adapter")
 
 
+class Vox(Section):
+    """Experimental: the models of qwen3 by vox-tts, where there is no NVIDIA GPU; needs agent-tts[vox]."""
+
+    type: Literal["q8", "f16", "f32"] = Field("q8", description="which file of a model, made by `agent-tts convert`")
+    device: str = Field("cpu", pattern=r"^(cpu|vulkan(:\d+)?)$", description="cpu, vulkan or vulkan:N")
+
+
 class Audioseal(Section):
     """The watermark AudioSeal."""
 
@@ -448,8 +455,8 @@ class Settings(Section):
         description="address that clients go to when a full or draining node asks them to move: that of a load "
         "balancer; default: the one they used",
     )
-    engine: Literal["auto", "qwen3", "hibari", "espeak", "tone"] = Field(
-        "auto", description="auto: qwen3 if it has a model, else hibari if it is installed, else espeak"
+    engine: Literal["auto", "qwen3", "vox", "hibari", "espeak", "tone"] = Field(
+        "auto", description="auto: qwen3 if it has a model, else hibari if it is installed, else espeak; never vox"
     )
     engines: int | None = Field(
         None, ge=1, le=64, description="engine processes; default: one for each device of qwen3, otherwise 1"
@@ -491,6 +498,7 @@ class Settings(Section):
     hibari: Hibari = Hibari()
     tone: Tone = Tone()
     qwen3: Qwen3 = Qwen3()
+    vox: Vox = Vox()
     audioseal: Audioseal = Audioseal()
     c2pa: C2pa = C2pa()
     voices: Voices = Voices()

@@ -41,7 +41,8 @@ def gpu(settings: Settings) -> Iterator[Finding]:
     elif not present and settings.qwen3.device.startswith("cpu"):
         yield good("gpu", "none: speech is slow")
     elif not present:
-        yield note("gpu", "none: speech is slow", "install NVIDIA's driver; in a container: --gpus all")
+        without = "without one: the engine vox, which is experimental (`agent-tts convert MODEL`)"
+        yield note("gpu", "none: speech is slow", f"install NVIDIA's driver; in a container: --gpus all; {without}")
     if wanted:
         yield _torch(wants_gpu=bool(present))
         free, total = max([(one["memory_free_mib"] or 0, one["memory_total_mib"] or 0) for one in present] or [(0, 0)])

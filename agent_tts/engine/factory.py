@@ -47,6 +47,10 @@ def create_engine(settings: Settings) -> Engine:
         return ToneEngine(settings, slots)
     if name == "qwen3":
         return _qwen3(settings)
+    if name == "vox":
+        with needing("vox"):
+            from agent_tts.engine.vox.engine import VoxEngine
+        return VoxEngine(settings, settings.slots or 0)
     try:
         from agent_tts.engine.espeak.engine import EspeakEngine
         from agent_tts.engine.espeak.workers import EspeakError

@@ -30,7 +30,7 @@ STOP_S = 2.0  # for a stopped one to close its engine
 # Settings that the engine process gets. API keys, TURN credentials and addresses are not for it.
 ENGINE_SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("engine", "slots", "queue", "limits", "timeouts", "voices", "watermark"), True),
-    **dict.fromkeys(("espeak", "hibari", "tone", "qwen3", "audioseal"), True),
+    **dict.fromkeys(("espeak", "hibari", "tone", "qwen3", "vox", "audioseal"), True),
     "telemetry": {"stages"},
 }
 

@@ -21,7 +21,7 @@ can be computed before the first word, and cached for the next request of the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,8 @@ class Prompt:
     start: CodecSide  # codec side of the first frame step
     text: tuple[int, ...]  # text side of the frame steps, one a frame; tts_pad for ever after
     complete: bool  # `text` ends with tts_eos, or tts_eos is in the prefix: no more may be added
+    # What it was made of, for an engine that lays it out itself: the known tokens of the text, language, instructions.
+    source: tuple[tuple[int, ...], str, str] = field(default=((), "auto", ""), compare=False)
 
     @property
     def length(self) -> int:

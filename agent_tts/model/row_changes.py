@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.device import queues
 from agent_tts.model.frame_state import (
     COUNTS,
@@ -27,7 +28,6 @@ from agent_tts.model.frame_state import (
     FrameState,
 )
 from agent_tts.model.layers import Cache
-from agent_tts.model.sampling import SamplingParams
 
 _LEAST = 8_192  # numbers of a buffer: nearly all copies fit, so that the pool needs few buffers
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agent_tts.model.config import SamplingDefaults
-
 NEVER = float("-inf")  # the logit of a code that must not be drawn
 
 # SplitMix64 (Steele, Lea, Flood 2014) in wrapping 64-bit integers.
@@ -22,50 +20,6 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 FRAME_STRIDE = 64  # counters of a frame: more than it has codebooks
 
 SAMPLING_INTS, SAMPLING_FLOATS = 4, 5  # numbers of a `SamplingParams`
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How one request draws its codes. Raises ValueError: a value is out of its range; the message names it."""
-
-    seed: int = 0  # any integer; its low 64 bits count
-    temperature: float = 0.9  # of the first code; 0 takes the likeliest
-    top_k: int = 50  # 0 is off
-    top_p: float = 1.0  # 1 is off
-    repetition_penalty: float = 1.05  # on first codes the request has already drawn; 1 is off
-    predictor_temperature: float = 0.9  # of the other fifteen codes
-    predictor_top_k: int = 50
-    predictor_top_p: float = 1.0
-    min_frames: int = 2  # the end of speech is not drawn before this many frames
-
-    @classmethod
-    def of(cls, defaults: SamplingDefaults, seed: int = 0) -> SamplingParams:
-        return cls(
-            seed=seed,
-            temperature=defaults.temperature if defaults.do_sample else 0,
-            top_k=defaults.top_k,
-            top_p=defaults.top_p,
-            repetition_penalty=defaults.repetition_penalty,
-            predictor_temperature=defaults.subtalker_temperature if defaults.subtalker_dosample else 0,
-            predictor_top_k=defaults.subtalker_top_k,
-            predictor_top_p=defaults.subtalker_top_p,
-        )
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "top_k", "predictor_temperature", "predictor_top_k", "min_frames"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative")
-        for name in ("top_p", "predictor_top_p"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1")
-        if not self.repetition_penalty > 0:
-            raise ValueError("repetition_penalty must be above 0")
-
-    def numbers(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The integers, with the seed in two's complement, and the floats of a column of `SamplingRows.of`."""
-        counts = ((self.seed + 2**63) % 2**64 - 2**63, self.min_frames, self.top_k, self.predictor_top_k)
-        talker, predictor = (self.temperature, self.top_p), (self.predictor_temperature, self.predictor_top_p)
-        return counts, (self.repetition_penalty, *talker, *predictor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Self
 
 import tokenizers
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Model
 
 from agent_tts.errors import SettingsError
@@ -96,6 +97,11 @@ class Tokenizer:
     def size(self) -> int:
         """One more than the largest id."""
         return 1 + max(map(int, self._pipeline.get_vocab().values()))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some tokens; U+FFFD stands for a part of a character."""
+        text: str = decoders.ByteLevel().decode([self._pipeline.id_to_token(token) for token in tokens])
+        return text
 
     def encode(self, text: str) -> list[int]:
         return list(self._known(text) if len(text) <= MOST_KNOWN_CHARS else self._ids(text))

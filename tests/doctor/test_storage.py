@@ -42,6 +42,7 @@ def test_a_missing_gpu_is_noted_only_for_a_neural_engine(monkeypatch: pytest.Mon
     (plain,) = gpu.gpu(Settings())
     neural, torch, models = gpu.gpu(qwen("./a/b"))
     assert (plain.verdict, neural.verdict, torch.verdict) == (Verdict.GOOD, Verdict.NOTE, Verdict.GOOD)
+    assert "the engine vox, which is experimental" in (neural.advice or "")
     assert (models.verdict, "neither a folder here nor a hub id" in models.found) == (Verdict.BAD, True)
 
 

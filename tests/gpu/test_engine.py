@@ -69,7 +69,7 @@ def batches_of(made: Qwen3Engine) -> list[tuple[tuple[int, ...], int]]:
         batches.append((tuple(rows), sum(len(part.positions) for part in parts)))
         return step(rows, parts, **options)
 
-    graphs.step = recorded  # type: ignore[method-assign]
+    graphs.step = recorded
     return batches
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from agent_tts.bench.peer_process import import_qwen_tts
 from agent_tts.errors import SettingsError
 from agent_tts.model.codec import ENCODING, Codec
-from agent_tts.model.config import ModelConfig
+from agent_tts.model.config import ModelConfig, SamplingParams
 from agent_tts.model.frame import CONTROL_CODES, FrameModel
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.talker import Choose
 from agent_tts.model.weights import CODEC, MODEL, build, plan

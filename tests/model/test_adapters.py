@@ -15,12 +15,11 @@ from agent_tts.errors import AtCapacity
 from agent_tts.model import adapter_file
 from agent_tts.model.adapter_file import AdapterFile
 from agent_tts.model.adapters import AdapterBank
-from agent_tts.model.config import ModelConfig
+from agent_tts.model.config import ModelConfig, SamplingParams
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import MODEL, build, plan
 from tests.model import lora, tiny
 

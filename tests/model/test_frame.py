@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
 from agent_tts.model.row_changes import BlockAllocator, RowChanges, Writes
-from agent_tts.model.sampling import SamplingParams
 from tests.examples import examples
 from tests.model import tiny
 

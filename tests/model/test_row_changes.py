@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.layers import Cache
 from agent_tts.model.row_changes import BlockAllocator, Prefix, RowChanges, Writes, upload
-from agent_tts.model.sampling import SamplingParams
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 

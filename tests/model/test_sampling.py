@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agent_tts.model.config import SamplingDefaults
-from agent_tts.model.sampling import SamplingParams, SamplingRows, Warp, draw, forbid, penalise, uniform, warp
+from agent_tts.model.config import SamplingDefaults, SamplingParams
+from agent_tts.model.sampling import SamplingRows, Warp, draw, forbid, penalise, uniform, warp
 from tests.examples import examples
 
 SIZE = 3072

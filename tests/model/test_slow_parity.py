@@ -18,10 +18,9 @@ from torch import Tensor
 
 from agent_tts.bench.checkpoint import write
 from agent_tts.model.codec import ENCODING, Codec
-from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.config import ModelConfig, ModelType, SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.model import oracle, tiny
 

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from agent_tts.bench.checkpoint import SIZES, write, write_configuration
 from agent_tts.model import weights
-from agent_tts.model.config import ModelConfig, ModelType
+from agent_tts.model.config import ModelConfig, ModelType, SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import Prompt
 from agent_tts.model.row_changes import RowChanges, Writes
-from agent_tts.model.sampling import SamplingParams
 from tests.model import crafted, oracle
 
 # Two sizes: with the projection into the predictor, as in 1.7B, and without it, as in 0.6B.
@@ -80,6 +79,11 @@ def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
 def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
     """The same, but it draws the end of speech soon after the end of its text, as trained checkpoints do."""
     return _crafted(model_type, size, "ending", crafted.ending)
+
+
+def behind(model_type: ModelType, size: str = PROJECTED) -> Path:
+    """The same, but it draws the end of speech right behind its text, and never within it."""
+    return _crafted(model_type, size, "behind", crafted.behind)
 
 
 def looping(model_type: ModelType, size: str = PROJECTED) -> Path:

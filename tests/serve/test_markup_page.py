@@ -14,7 +14,7 @@ import pytest
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine import tone
 from agent_tts.engine.espeak import engine as espeak
-from agent_tts.engine.qwen3.model import Qwen3Model
+from agent_tts.engine.qwen3.served import ServedModel
 from agent_tts.text.directives import ABILITIES
 from agent_tts.text.markup.reader import Item, MarkTag, MarkupReader
 from tests.support import running_node
@@ -73,7 +73,7 @@ def test_what_is_understood(origin: str, written: str, heard: str, asked: str) -
 
 # A model of named voices that was trained on instructions.
 _LARGE: Any = SimpleNamespace(kind="named", config=SimpleNamespace(tts_model_size="1b7", tts_model_type="custom_voice"))
-PERFORMS = {"qwen3": vars(Qwen3Model)["abilities"].fget(_LARGE), "espeak": espeak.PERFORMS, "tone": tone.PERFORMS}
+PERFORMS = {"qwen3": vars(ServedModel)["abilities"].fget(_LARGE), "espeak": espeak.PERFORMS, "tone": tone.PERFORMS}
 
 
 @pytest.mark.parametrize(("engine", "performs"), PERFORMS.items())

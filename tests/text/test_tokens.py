@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import unicodedata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,13 @@ def test_no_text_makes_a_special_token(released: Tokenizer, upstream: Any) -> No
     for text in SPECIAL:
         assert max(released.encode(f"a{text} {text}{text}")) < FIRST_SPECIAL
     assert upstream("<|im_start|>").input_ids == [IM_START]  # a tokenizer whose user writes control tokens
+
+
+@examples(300)
+@given(text=_TEXTS)
+def test_tokens_spell_their_text_in_its_normal_form(tokenizer: Tokenizer, text: str) -> None:
+    said = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", said)
 
 
 def test_a_lone_surrogate_is_a_replacement_character(tokenizer: Tokenizer) -> None:

@@ -13,24 +13,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
+from typing import Any
 
 from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.base import Engine, StepTimes
 from agent_tts.engine.gain import Levels
-from agent_tts.engine.qwen3.graphs import LaunchedStep
-from agent_tts.engine.qwen3.model import Qwen3Model, create_models
 from agent_tts.engine.qwen3.row import Row, Waiting
 from agent_tts.engine.qwen3.runaway import FramePaces, FrameVerdict, RunawayDetector
-from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import Segment
+from agent_tts.engine.qwen3.served import LoadedVoice, ServedModel
 from agent_tts.engine.qwen3.voices import ModelVoice, Qwen3Voices, speakers_of
 from agent_tts.engine.slots import READ_S, Opened, SlotTable
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import SpeechError, Unsupported
 from agent_tts.messages import Audio, Open, StepCommand, StepEvent
-from agent_tts.model.device import Device, queues
 from agent_tts.voices.library import VoiceLibrary
 
 # Prompts that are begun in one step: each takes the host about 0.1 ms, for which all rows wait.
@@ -56,15 +54,17 @@ class Qwen3Engine(Engine):
         SettingsError: there is no model, too little memory, or a checkpoint that cannot be used.
     """
 
+    name = "qwen3"
+
     def __init__(self, settings: Settings, slots: int) -> None:
-        self._models = create_models(settings, slots)
+        self._models = self._open(settings, slots)
         slots = self._models[0].rows
         library = VoiceLibrary.of(settings.voices)
         library.voices()  # reading a large library for the first time takes longer than a step may
         self._voices = Qwen3Voices(self._models, library, settings.qwen3.cached_voices)
         listed = self._voices.listed
         self.info = EngineInfo(
-            engine="qwen3",
+            engine=self.name,
             model=self._models[0].name,
             slots=slots,
             voices=listed,
@@ -80,7 +80,7 @@ class Qwen3Engine(Engine):
         self._paces = FramePaces()
         self._levels = Levels()
         # Loads models on first use and prepares clones, one after the other, while the others speak.
-        self._loader = ThreadPoolExecutor(1, "qwen3 loader", Device.of(self._models[0].device).use)
+        self._loader = ThreadPoolExecutor(1, "qwen3 loader", self._models[0].use)
         # Its jobs: at most one for each model and each clone, and only those that a row waits for.
         self._loading: dict[object, Future[LoadedVoice | None]] = {}
         # What the library holds, being read by the loader's thread; None when it is to be read again.
@@ -89,13 +89,19 @@ class Qwen3Engine(Engine):
         self._is_behind = False
         self._prefills_left = 0
         # With streams the next step is prepared while one is in flight.
-        self._overlaps = queues(self._models[0].device)
+        self._overlaps = self._models[0].queues
         # The frames in flight, one for each model that has any.
         self._in_flight: list[_Frames] = []
         # Whether the last step was of prompts alone and there are more: they need not wait for their rows' text.
         self._prompts_wait = False
         self._timer = StepTimer()
         self.batch_sizes = self._models[0].sizes
+
+    def _open(self, settings: Settings, slots: int) -> Sequence[ServedModel]:
+        """Its models, of which the first knows how many rows each has. Raises SettingsError."""
+        from agent_tts.engine.qwen3.model import create_models
+
+        return create_models(settings, slots)
 
     def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
         """See `Engine.step`. One that waits for its model, its prefill or its text yields nothing in this step."""
@@ -149,7 +155,7 @@ class Qwen3Engine(Engine):
         updates = [model.loaded and model.runner.update() for model in self._models]
         self._in_flight = []
         for model, has_prompts in zip(self._models, updates, strict=True):
-            running = [row for row in rows if row.runs and row.model is model]
+            running = self._able(model, [row for row in rows if row.runs and row.model is model])
             if running or has_prompts:
                 segments = [(row, row.launch()) for row in running]
                 launching = time.perf_counter()
@@ -164,10 +170,14 @@ class Qwen3Engine(Engine):
             self._timer.launched(kind, now, now - began)
         return bool(self._in_flight) or any(updates)
 
+    def _able(self, model: ServedModel, rows: list[Row]) -> list[Row]:
+        """Those of the rows of a model whose next frame can be launched."""
+        return rows
+
     def _collect(self, step: Sequence[_Frames]) -> list[StepEvent]:
         """What the rows of a launched step have said; waits until it is done."""
         new: list[StepEvent] = []
-        waited = not all(frames.launched.ready() for frames in step)
+        waited = self._overlaps and not all(frames.launched.ready() for frames in step)
         for frames in step:
             result = frames.launched.result()
             if self.is_timed:
@@ -296,9 +306,9 @@ def _turn(row: Row) -> tuple[bool, float]:
 class _Frames:
     """One frame of rows of one model, in flight."""
 
-    model: Qwen3Model
+    model: ServedModel
     rows: list[tuple[Row, Segment]]  # in the order of the launch, each with its segment
-    launched: LaunchedStep
+    launched: Any  # a `LaunchedStep`, or a `StepResult` that is there
     # Both are in seconds of `perf_counter`.
     began: float
     launching: float
@@ -308,7 +318,7 @@ class _Frames:
         """Of a step that was read just now; `before` are those of the one before, behind which the device runs it. On
         a CPU the launch is the computation.
         """
-        if not (device_s := self.launched.device_s()):
+        if not (self.model.queues and (device_s := self.launched.device_s())):
             return StepTimes(self.began, self.launching, self.launching, self.launched_at, read_back)
         starts = max(self.launched_at, before.computed) if before else self.launched_at
         return StepTimes(self.began, self.launching, self.launched_at, min(read_back, starts + device_s), read_back)

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agent_tts.engine.qwen3.served import StepResult
 from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.device import queues
 from agent_tts.model.frame import PROMPT_ENTRIES, PromptEntries
@@ -75,21 +76,6 @@ class ChunkInputs:
     span: int | None
     numbers: NDArray[np.int64]  # [n, 1 + K], see `Prompt.numbers`
     vector: Tensor | None  # [H]: the speaker's, where the numbers have a place for it
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What `speech.pack` gives, for the n rows of a step; overwritten by the second launch after it."""
-
-    codes: NDArray[np.int16]  # [n, 16]
-    pcm: NDArray[np.int16]  # [n, 1920]
-    ended: NDArray[np.bool_]  # [n]
-    finite: NDArray[np.bool_]  # [n]
-
-    def of(self, rows: Sequence[bool]) -> StepResult:
-        """Of those rows alone; a copy."""
-        of = np.array(rows, np.bool_)
-        return StepResult(self.codes[of], self.pcm[of], self.ended[of], self.finite[of])
 
 
 @dataclass(frozen=True, slots=True)

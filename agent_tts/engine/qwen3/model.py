@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +21,22 @@ from agent_tts.engine.laps import Laps
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, ModelNeeds
-from agent_tts.engine.qwen3.runner import LoadedVoice, ModelRunner
-from agent_tts.engine.qwen3.segment_feed import SEGMENT_S, SEGMENT_TOKENS
-from agent_tts.engine_info import VoiceKind
+from agent_tts.engine.qwen3.runner import ModelRunner
+from agent_tts.engine.qwen3.served import LoadedVoice, ServedModel, named, opened
 from agent_tts.errors import SettingsError
 from agent_tts.model import codec as codec_module
 from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import Codec, CodecState
-from agent_tts.model.config import FRAME_SAMPLES, ModelConfig, ModelType
+from agent_tts.model.config import FRAME_SAMPLES
 from agent_tts.model.device import Device, queues
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
-from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, takes_instructions
+from agent_tts.model.prompt import VECTOR, PromptVoice, Reference
 from agent_tts.model.quantised import EightBits, check, saved_bytes
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
 from agent_tts.model.watermark import Watermark, load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
-from agent_tts.text.directives import Ability
-from agent_tts.text.tokens import Tokenizer
-from agent_tts.voices import LANGUAGES
 
 # Measured on the meta device (tests/engine/qwen3/test_memory.py): what a row's step has at once, in its widest layers.
 FUSED_WORK, MODULE_WORK = 3, 6
@@ -50,35 +44,16 @@ MOST_SLOTS = 65_535  # of the settings
 CHECK = 512 << 20  # bytes: of what e4m3 changes, predictions and a layer in float32
 GRAPH = 16 << 20  # bytes of a captured one: the nodes, and what the host reads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-KINDS: dict[ModelType, VoiceKind] = {"custom_voice": "named", "voice_design": "designed", "base": "cloned"}
 WARM_UP_ROWS = 16  # that are prefilled at once before the first request
 SPEAKER_ENCODER = ("speaker_encoder.",)  # prefix in model.safetensors of what only enrolment needs
 
 
-class Qwen3Model:
-    """Reads the configuration and tokenizer of a checkpoint at once; takes memory when it is loaded.
-
-    Raises:
-        CheckpointError: the folder is not such a checkpoint, or incomplete.
-    """
+class Qwen3Model(ServedModel):
+    """A checkpoint that PyTorch's modules or fused kernels speak with."""
 
     def __init__(self, folder: Path, name: str, settings: Qwen3, device: torch.device, rows: int) -> None:
-        self.name = name
-        self.folder = folder
-        self.config = ModelConfig.read(folder)
-        self.kind = KINDS[self.config.tts_model_type]
-        self.tokenizer = Tokenizer.load(folder)
-        if self.tokenizer.size > self.config.talker.text_vocab_size:
-            raise CheckpointError("vocab.json: more tokens than the model has embeddings for")
-        try:
-            SamplingParams.of(self.config.generation)
-        except ValueError as error:
-            raise CheckpointError(f"generation_config.json: {error}") from None
-        self.rows = rows
-        # Positions of the cache that a row may use: prompt and frames of one segment of text.
-        self.max_model_len = settings.max_model_len
-        # Tokens after which the end of a sentence ends a segment.
-        self.piece_tokens = round(settings.piece_s * SEGMENT_TOKENS / SEGMENT_S)
+        super().__init__(folder, name, settings, rows)
+        self.queues, self.use = queues(device), lambda: Device.of(device).use()
         # Blocks of the cache that the rows share; None gives each row all its positions. Set before `load`.
         self.blocks: int | None = None
         self.device = device
@@ -103,41 +78,13 @@ class Qwen3Model:
         )
         # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
-        # None until it is loaded.
-        self._runner: ModelRunner | None = None
         # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
         self._compilation: Compilation | None = None
-
-    @property
-    def loaded(self) -> bool:
-        return self._runner is not None
-
-    @property
-    def runner(self) -> ModelRunner:
-        assert self._runner is not None, "it has to be loaded first"
-        return self._runner
 
     @property
     def sizes(self) -> tuple[int, ...]:
         sizes = batch_sizes(self.rows, self.device)
         return sizes[-1:] if self._one_size else sizes
-
-    @property
-    def vector_size(self) -> int | None:
-        """Values of a speaker vector; None unless it speaks cloned voices."""
-        return self.config.speaker_encoder.enc_dim if self.config.speaker_encoder else None
-
-    @property
-    def abilities(self) -> tuple[Ability, ...]:
-        """Which directives have an effect. Other instructions would make another voice of a designed one."""
-        style: tuple[Ability, ...] = ("style",) if self.kind == "named" and takes_instructions(self.config) else ()
-        return ("pause", "speed", "volume", "language", *style)
-
-    @cached_property
-    def languages(self) -> dict[str, str]:
-        """Every name and code of a language that it speaks -> its code; a dialect is its own code."""
-        codes = {name: LANGUAGES.get(name, name) for name in self.config.talker.codec_language_id}
-        return codes | {code: code for code in codes.values()}
 
     @property
     def needs(self) -> ModelNeeds:
@@ -282,8 +229,6 @@ class Qwen3Model:
         Raises:
             ValueError: the vector has another size, or holds what is not finite in the model's dtype.
         """
-        if len(vector) != self.config.talker.hidden_size:
-            raise ValueError(f"a speaker vector of {len(vector)} values, not {self.config.talker.hidden_size}")
         placed = torch.from_numpy(vector).to(self.dtype)
         if not placed.isfinite().all():  # in the cache it would reach the next request of the row
             raise ValueError("a speaker vector with values that are not finite, or too large")
@@ -339,23 +284,14 @@ def create_models(node: Settings, slots: int) -> list[Qwen3Model]:
         logger.info("memory of {}: {}", device.device, line)
     for checkpoint, model in zip(settings.models, models, strict=True):
         if checkpoint.load == "start":
-            with _named(model.folder):
+            with named(model.folder):
                 model.load()
     return models
 
 
 def open_models(settings: Qwen3, device: torch.device, slots: int) -> list[Qwen3Model]:
     """Models that take no memory yet; the device need not be there. Raises SettingsError: a checkpoint is no use."""
-    if not settings.models:
-        raise SettingsError(
-            "qwen3.models: the engine qwen3 needs a model: --model FOLDER, or a hub id; `--config gpu` has three"
-        )
-    models: list[Qwen3Model] = []
-    for checkpoint in settings.models:
-        folder = Path(checkpoint.source).expanduser()
-        with _named(folder):
-            models.append(Qwen3Model(folder, _name(folder, models), settings, device, slots))
-    return models
+    return opened(settings, lambda folder, name: Qwen3Model(folder, name, settings, device, slots))
 
 
 def _watermark(settings: Settings) -> Watermark | None:
@@ -366,21 +302,3 @@ def _watermark(settings: Settings) -> Watermark | None:
         return load_watermark(Path(settings.audioseal.source), settings.audioseal.message)
     except CheckpointError as error:
         raise SettingsError(f"audioseal.source: {error}") from error
-
-
-@contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Errors of a checkpoint name its folder."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise SettingsError(f"qwen3.models: {folder.name}: {error}") from error
-
-
-def _name(folder: Path, taken: Iterable[Qwen3Model]) -> str:
-    """The model's name for clients: that of its folder, or of the repository in the hub's cache. Unique."""
-    repository = next((part for part in folder.parts if part.startswith("models--")), None)
-    name = repository.rpartition("--")[2] if repository else folder.resolve().name
-    names = {model.name for model in taken}
-    number = next(n for n in range(1, 1_000) if (name if n == 1 else f"{name}-{n}") not in names)
-    return name if number == 1 else f"{name}-{number}"

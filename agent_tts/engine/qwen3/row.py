@@ -20,8 +20,6 @@ from agent_tts.directives import MAX_PAUSE_MS, Pause
 from agent_tts.engine.base import NotFinite
 from agent_tts.engine.gain import Levels
 from agent_tts.engine.qwen3.delivery import RowOutlet
-from agent_tts.engine.qwen3.graphs import StepResult
-from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import (
     LEAST_FRAMES_PER_TOKEN,
     MOST_HELD,
@@ -32,15 +30,15 @@ from agent_tts.engine.qwen3.runaway import (
     nominal_frames,
     spelled_frames,
 )
-from agent_tts.engine.qwen3.runner import LoadedVoice
 from agent_tts.engine.qwen3.segment_feed import POSITIONS_PER_TOKEN, SEGMENT_TOKENS, Segment, SegmentFeed
+from agent_tts.engine.qwen3.served import LoadedVoice, ServedModel, StepResult
 from agent_tts.engine.qwen3.voices import ModelVoice
 from agent_tts.engine.slots import Opened
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.errors import InvalidRequest, Unsupported, UnsupportedLanguage
 from agent_tts.messages import Audio, CutReason, Finished, Flushed, OutOfText, StepEvent
-from agent_tts.model.prompt import Prompt, Reference, build_prompt, text_needed
-from agent_tts.model.sampling import SamplingParams
+from agent_tts.model.config import SamplingParams
+from agent_tts.model.prompt import Prompt, Reference, text_needed
 from agent_tts.options import AnyVoice, DesignedVoice, EngineOptions
 from agent_tts.sound.silence import skipped
 from agent_tts.text.chars import is_cjk
@@ -146,8 +144,8 @@ class Row:
         self.heard = self.in_speech = False
         self._leading_silence_ms = opened.options.leading_silence_ms
         self.leveler = levels.leveler(opened.options, SAMPLE_RATE)
-        # Codes of the present segment so far, of a voice that is drawn; None once there is enough of it.
-        self.said: list[NDArray[np.int16]] | None = [] if drawn else None
+        # Codes of the present segment so far, of a voice that is drawn; None: enough is known, or none can be.
+        self.said: list[NDArray[np.int16]] | None = [] if drawn and wanted.model.tells_codes else None
         # What the segment before has said, with its text, until the next one begins.
         self._carried: tuple[str, list[NDArray[np.int16]]] | None = None
         # The text of the speaker's reference, which such segments are.
@@ -268,20 +266,14 @@ class Row:
         if whole:
             needed = len(segment.tokens)
         start = segment.tokens[:needed] if segment.speakable else []
-        config, tokenizer, manner = self.model.config, self.model.tokenizer, segment.manner
-        instruct: tuple[int, ...] = ()
-        if instructions := " ".join(filter(None, (self.wanted.instructions, manner.style))):
-            ids = (config.im_start_token_id, config.im_end_token_id)
-            instruct = tokenizer.instruction(instructions, *ids)
-        prompt = build_prompt(
-            config,
+        manner = segment.manner
+        prompt = self.model.prompt(
             speaker.voice,
-            role=tokenizer.role(config.im_start_token_id),
-            text=start,
+            start,
+            " ".join(filter(None, (self.wanted.instructions, manner.style))),
             complete=segment.complete and len(segment.tokens) <= needed,
             streaming=not whole,
             language=LANGUAGE_NAMES.get(manner.language, manner.language) if manner.language else self._language,
-            instruct=instruct,
         )
         if len(prompt.prefix) + max(1, len(prompt.text)) > self.model.max_model_len:
             raise Unsupported("the voice's reference and the instructions leave no room for speech: shorten them")
@@ -407,6 +399,8 @@ class Row:
     def _end_of_speech(self) -> list[StepEvent]:
         """The model has said it. What was held back belongs to the speech after all."""
         assert isinstance(self.state, Decoding)
+        if not self.state.complete:  # within its text, as our modules never do
+            return self._cut("early")
         frames, nominal = self._frames, self.state.nominal
         if frames < SHORT * self._paces.of(self._voice) * nominal:
             self._cuts["early"] = None
@@ -521,7 +515,7 @@ def _code(options: EngineOptions) -> str | None:
     return None if code == "auto" else code
 
 
-def _language(options: EngineOptions, model: Qwen3Model) -> str:
+def _language(options: EngineOptions, model: ServedModel) -> str:
     """The model's name for the language of a request. Models of one node may differ in their dialects."""
     known = model.config.talker.codec_language_id
     name = LANGUAGE_NAMES.get(options.language, options.language)
@@ -530,7 +524,7 @@ def _language(options: EngineOptions, model: Qwen3Model) -> str:
     return name
 
 
-def _sampling(options: EngineOptions, model: Qwen3Model) -> SamplingParams:
+def _sampling(options: EngineOptions, model: ServedModel) -> SamplingParams:
     """How a request draws its codes: as the model's defaults say, but for what the request says.
 
     Its temperature 0 is greedy for the predictor, too.

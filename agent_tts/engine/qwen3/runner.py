@@ -17,27 +17,18 @@ import torch
 from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, FrameGraphs, LaunchedStep, PrefillBudget
-from agent_tts.model.adapters import Adapter, AdapterBank
+from agent_tts.engine.qwen3.served import LoadedVoice
+from agent_tts.model.adapters import AdapterBank
 from agent_tts.model.codec import CodecState
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
 from agent_tts.model.row_changes import BlockAllocator, Prefix, RowChanges, Writes
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.options import StoredVoices
 
 PREFIX_POSITIONS = 4_096  # of cached prompts: 115 kB each at the released sizes
 # Positions, 24 s, that a row reserves behind its prompt where rows share the cache, so that few run out of it later.
 SPEECH_POSITIONS = 300
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedVoice:
-    voice: PromptVoice
-    vector: Tensor | None = None  # [H], on the device
-    identity: bytes = b""  # of the vector: the same for equal ones
-    codec: CodecState | None = None  # of one row, behind the voice's reference; None is the start of a stream
-    stored: StoredVoices | None = None  # what it is of the library; None for other voices
-    adapter: Adapter | None = None  # None: the model as it is
 
 
 @dataclass(slots=True, eq=False)

@@ -6,16 +6,15 @@ from collections import OrderedDict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from loguru import logger
 from numpy.typing import NDArray
 
-from agent_tts.engine.qwen3.model import Qwen3Model
-from agent_tts.engine.qwen3.runner import LoadedVoice
+from agent_tts.engine.qwen3.served import LoadedVoice, ServedModel
 from agent_tts.engine_info import Voice, VoiceKind
 from agent_tts.errors import AtCapacity, InvalidRequest, UnknownVoice, Unsupported
-from agent_tts.model.adapters import Adapter
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.prompt import PromptVoice, Reference
 from agent_tts.options import (
@@ -66,7 +65,7 @@ ALIASES = {
 class ModelVoice:
     """A voice and the model that speaks it: known when a request comes, before its model has to be loaded."""
 
-    model: Qwen3Model
+    model: ServedModel
     voice: ResolvedVoice
     instructions: str = ""  # how to speak, and in a designed voice who; none for a clone
 
@@ -74,7 +73,7 @@ class ModelVoice:
 class Qwen3Voices:
     """Voices of some models and of a library; keeps the `limit` most recently used clones ready."""
 
-    def __init__(self, models: Sequence[Qwen3Model], library: VoiceLibrary, limit: int) -> None:
+    def __init__(self, models: Sequence[ServedModel], library: VoiceLibrary, limit: int) -> None:
         self._models = models
         self._library = library
         self._limit = limit
@@ -165,7 +164,7 @@ class Qwen3Voices:
         adapter = self._load_adapter(model, *wanted.voice.parts) if len(wanted.voice.parts) == 1 else None
         return replace(self._load_stored(model, wanted.voice), stored=wanted.voice, adapter=adapter)
 
-    def _load_adapter(self, model: Qwen3Model, part: StoredPart) -> Adapter | None:
+    def _load_adapter(self, model: ServedModel, part: StoredPart) -> Any:
         """The adapter of a voice; the adapters of voices that no request uses make room for it."""
         if not self._library.get(part.stored).adapter:
             return None
@@ -185,7 +184,7 @@ class Qwen3Voices:
             logger.error("{}: the adapter of the voice {!r}: {}", model.name, part.stored, error)
             raise Unsupported(f"the adapter of this voice does not fit the model {model.name}: {error}") from None
 
-    def _drop_adapter(self, model: Qwen3Model) -> bool:
+    def _drop_adapter(self, model: ServedModel) -> bool:
         """Drop the voice of a model with an adapter that was used the longest ago; False when there is none."""
         with self._lock:
             for wanted, speaker in self._ready.items():
@@ -194,7 +193,7 @@ class Qwen3Voices:
                     return True
         return False
 
-    def _load_stored(self, model: Qwen3Model, wanted: StoredVoices) -> LoadedVoice:
+    def _load_stored(self, model: ServedModel, wanted: StoredVoices) -> LoadedVoice:
         parts = wanted.parts
         arrays = [self._library.arrays(part.stored) for part in parts]
         voices = [self._library.get(part.stored) for part in parts]
@@ -213,13 +212,13 @@ class Qwen3Voices:
         return _clone(model, vector, Reference(transcript, tuple(map(tuple, codes.tolist()))))
 
 
-def speakers_of(model: Qwen3Model) -> tuple[str, ...]:
+def speakers_of(model: ServedModel) -> tuple[str, ...]:
     """The named voices of a model: the released ones in their order, then others. None unless it speaks those."""
     speakers = model.config.talker.spk_id if model.kind == "named" else {}
     return (*(name for name in SPEAKERS if name in speakers), *sorted(speakers.keys() - SPEAKERS.keys()))
 
 
-def _listed(models: Sequence[Qwen3Model], languages: tuple[str, ...]) -> tuple[Voice, ...]:
+def _listed(models: Sequence[ServedModel], languages: tuple[str, ...]) -> tuple[Voice, ...]:
     named = {name for model in models for name in speakers_of(model)}
     voices = [
         Voice(name, tuple(dict.fromkeys((recorded, *languages))), description)
@@ -232,8 +231,10 @@ def _listed(models: Sequence[Qwen3Model], languages: tuple[str, ...]) -> tuple[V
     return tuple(voices) or (Voice(ANYONE, languages, "no voice in particular: another one for each seed"),)
 
 
-def _clone(model: Qwen3Model, vector: NDArray[np.float32], reference: Reference | None = None) -> LoadedVoice:
+def _clone(model: ServedModel, vector: NDArray[np.float32], reference: Reference | None = None) -> LoadedVoice:
     try:
+        if len(vector) != (size := model.config.talker.hidden_size):
+            raise ValueError(f"a speaker vector of {len(vector)} values, not {size}")
         return model.clone(vector.astype(np.float32), reference)
     except ValueError as error:
         raise InvalidRequest(str(error), "speaker_embedding") from None

@@ -18,9 +18,10 @@ from agent_tts.config.settings import Checkpoint, Limits, Qwen3, Settings
 from agent_tts.engine.loop import EngineLoop, policy
 from agent_tts.engine.qwen3 import engine as module
 from agent_tts.engine.qwen3.engine import Qwen3Engine
-from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget, StepResult
+from agent_tts.engine.qwen3.graphs import BUCKETS, PrefillBudget
 from agent_tts.engine.qwen3.row import Row
 from agent_tts.engine.qwen3.runner import ModelRunner
+from agent_tts.engine.qwen3.served import StepResult
 from agent_tts.engine.requests import FRAME_S
 from agent_tts.engine.scheduler import BYTES_PER_S, Scheduler
 from agent_tts.messages import EngineCommand, StepEvent

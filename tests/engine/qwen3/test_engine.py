@@ -26,21 +26,21 @@ from agent_tts import messages
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.directives import Pause
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.engine.qwen3 import model as qwen3_model
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_FRAMES, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
+from agent_tts.engine.qwen3.served import ServedModel
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText, StepCommand, StepEvent
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.options import (
     CommonOptions,
     DesignedVoice,
@@ -571,14 +571,14 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
     def record(row: int, prompt: Prompt, *rest: Any, **how: Any) -> bool:
         if not prompts or prompts[-1] is not prompt:
             prompts.append(prompt)
-        return prefill(row, prompt, *rest, **how)
+        return bool(prefill(row, prompt, *rest, **how))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "prefill", record)
         yield prompts
 
 
-def prompts_instruct(model: qwen3_model.Qwen3Model, options: CommonOptions) -> tuple[int, ...]:
+def prompts_instruct(model: ServedModel, options: CommonOptions) -> tuple[int, ...]:
     """The tokens of the request's instructions, if it has any."""
     ids = model.config.im_start_token_id, model.config.im_end_token_id
     return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
@@ -597,13 +597,13 @@ def counted(made: Qwen3Engine) -> list[int]:
     inputs, padding_position = runner._inputs, runner.state.frame.cache.padding_position
 
     def taken(chunk: PromptChunk) -> ChunkInputs:
-        part = inputs(chunk)
+        part: ChunkInputs = inputs(chunk)
         sizes.append(len(part.positions))
         known = part.positions[part.positions < padding_position]
         assert part.span in (None, known[-1] + 1)  # entries behind the span may be NaN
         return part
 
-    runner._inputs = taken  # type: ignore[method-assign]
+    runner._inputs = taken
     return sizes
 
 
@@ -1221,7 +1221,7 @@ class TestSharedCache:
 
         def leave(count: int) -> None:
             with engine(ending("custom_voice"), slots=4) as plenty:
-                needs = plenty._models[0].needs
+                needs = cast(Qwen3Model, plenty._models[0]).needs
                 left = (count + 0.5) * BLOCK_SIZE * needs.position
                 free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
             monkeypatch.setattr(Device, "memory", lambda self: (free, free))
@@ -1234,7 +1234,7 @@ class TestSharedCache:
             expected = {slot: speak(plenty, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
         blocks(20)
         with engine(ending("custom_voice"), slots=4) as shared:
-            assert shared._models[0].blocks == 20
+            assert cast(Qwen3Model, shared._models[0]).blocks == 20
             for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, expected[slot].pcm)

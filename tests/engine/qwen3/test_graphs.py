@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep, StepResult
+from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep
+from agent_tts.engine.qwen3.served import StepResult
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import PromptVoice, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.speech import SpeechModel, SpeechState
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.model import tiny

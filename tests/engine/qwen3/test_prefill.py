@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from agent_tts.engine.qwen3.graphs import ChunkInputs, PromptInputs
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
 from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
-from agent_tts.model.sampling import SamplingParams
 from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.engine.qwen3.graphs import PrefillBudget
-from agent_tts.engine.qwen3.runner import LoadedVoice, PromptChunk, RowPrompt, take_chunks
+from agent_tts.engine.qwen3.runner import PromptChunk, RowPrompt, take_chunks
+from agent_tts.engine.qwen3.served import LoadedVoice
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.prompt import Position, Prompt, PromptVoice
-from agent_tts.model.sampling import SamplingParams
 from tests.examples import examples
 
 ENTRIES = 128

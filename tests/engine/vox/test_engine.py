@@ -1,0 +1,402 @@
+"""VoxEngine gives the audio of our own modules, from the files that `convert` makes of tiny checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+import pytest
+import vox
+from numpy.typing import NDArray
+
+from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices, Vox
+from agent_tts.directives import Language, Pause, Prosody
+from agent_tts.engine.qwen3.engine import Qwen3Engine
+from agent_tts.engine.vox.engine import VoxEngine
+from agent_tts.engine.vox.files import convert, file_of
+from agent_tts.engine.vox.model import VoxModel
+from agent_tts.errors import SettingsError
+from agent_tts.messages import Audio, Cancel, End, Finished
+from agent_tts.options import CommonOptions, Sampling, SpeechOptions
+from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, routed, speak, speak_all, start_of
+from tests.engine.qwen3.test_engine import with_clone
+from tests.model import tiny
+
+TEXT = "Hi world, you? 你好 👋"
+GREEDY = Sampling(temperature=0)
+RYAN = SpeechOptions("ryan", "en", seed=0, clean=False, sampling=GREEDY)
+ROUNDING = 1e-4  # a step of int16 is 3e-5
+
+
+@cache
+def converted(source: Path, type_: str) -> Path:
+    """A copy of a checkpoint, with its file."""
+    folder = source.parent / "vox" / source.parent.name / source.name
+    if not folder.exists():
+        shutil.copytree(source, folder)
+    convert(folder, type_, lambda done, total: None)
+    return folder
+
+
+def settings(*folders: Path, type_: str = "f32", voices: Path | None = None, **others: Any) -> Settings:
+    library = Voices(folder=str(voices or folders[0] / "missing"))
+    models = tuple(Checkpoint(source=str(folder)) for folder in folders)
+    qwen3 = Qwen3(models=models, device="cpu", max_model_len=512)
+    return Settings(**{"slots": 2, "qwen3": qwen3, "vox": Vox(type=type_), "voices": library} | others)
+
+
+@contextmanager
+def engine(source: Path, type_: str = "f32", **how: Any) -> Iterator[VoxEngine]:
+    made = VoxEngine(chosen := settings(converted(source, type_), type_=type_, **how), chosen.slots or 0)
+    try:
+        yield routed(made)
+    finally:
+        made.close()
+
+
+@contextmanager
+def own(source: Path, **how: Any) -> Iterator[Qwen3Engine]:
+    made = Qwen3Engine(chosen := settings(source, **how), chosen.slots or 0)
+    try:
+        yield routed(made)
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def ryan() -> Iterator[VoxEngine]:
+    with engine(tiny.behind("custom_voice")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def alone(ryan: VoxEngine) -> Spoken:
+    return speak(ryan, TEXT, options=RYAN)
+
+
+def model_of(made: VoxEngine) -> VoxModel:
+    model = made._models[0]
+    assert isinstance(model, VoxModel)
+    return model
+
+
+def sound(spoken: Spoken) -> NDArray[np.float64]:
+    return spoken.pcm / 32_767
+
+
+def assert_equal(found: Spoken, expected: Spoken) -> None:
+    assert found.kinds == expected.kinds
+    assert len(found.pcm) == len(expected.pcm) > 0
+    assert np.abs(sound(expected)).max() > 0.01
+    assert np.abs(sound(found) - sound(expected)).max() < ROUNDING
+
+
+OPTIONS: dict[str, tuple[str, CommonOptions]] = {
+    "named": ("custom_voice", RYAN),
+    "styled": ("custom_voice", replace(RYAN, instructions="Speak like the world is yours.")),
+    "dialect": ("custom_voice", replace(RYAN, voice="dylan", language="zh")),
+    "designed": ("voice_design", SpeechOptions("design", "auto", "A calm old man.", 0, clean=False, sampling=GREEDY)),
+    "vector": ("base", SpeechOptions("eve", "de", seed=0, clean=False, sampling=GREEDY)),
+    "reference": ("base", SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)),
+    "long reference": ("base", SpeechOptions("ann", "de", seed=0, clean=False, sampling=GREEDY)),
+}
+
+
+@pytest.fixture(scope="module")
+def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """bob and ann, with a clip, ann's longer than the 50 frames that vox would give the codec; eve, a vector alone."""
+    folder = tmp_path_factory.mktemp("voices")
+    with_clone(folder, tiny.HIDDEN, "The quick brown fox.", 15)
+    with_clone(folder, tiny.HIDDEN, "The quick brown fox.", 90, name="ann")
+    eve = StoredVoice(name="eve", kind="cloned", consent=Consent("Eve agrees."))
+    VoiceLibrary(folder, 10).add(eve, {f"vector_{tiny.HIDDEN}": tiny.speaker_vector().numpy()})
+    return folder
+
+
+@pytest.mark.parametrize("type_", ["f32", "f16"])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_a_text_sounds_as_by_our_modules_given_whole_or_by_character(case: str, type_: str, voices: Path) -> None:
+    kind, options = OPTIONS[case]
+    source = tiny.behind(kind)  # type: ignore[arg-type]
+    with own(source, voices=voices) as modules:
+        expected = speak(modules, TEXT, options=options)
+    with engine(source, type_, voices=voices) as made:
+        found = speak(made, TEXT, options=options)
+        assert_equal(found, expected)
+        if case != "long reference":  # whose pieces depend on when the text comes, as by our modules
+            assert speak(made, *TEXT, options=options).frames == found.frames
+
+
+def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> None:
+    source = tiny.behind("custom_voice", tiny.SAME_WIDTH)
+    options = replace(RYAN, instructions="Speak slowly.")
+    with own(source) as modules, engine(source) as made:
+        assert_equal(speak(made, TEXT, options=options), speak(modules, TEXT, options=options))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["One thing. ", Pause(ms=200), "Another."],
+        ["One thing.", FLUSH, " Another."],
+        ["One ", Prosody(speed=1.5, pitch=1.0, volume=0.5), "thing"],
+        ["One ", Language("de"), "Ding"],
+        ["<|im_end|> is text, and <tts_pad>"],
+        ["a\0b"],
+        ["a \ufffd\ufffd b \ufffd"],
+        ["x" * 40 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"],
+        ["Well, here we are, all of us, and then some more. " * 12],  # more than a piece
+    ],
+    ids=["pause", "flush", "manner", "language", "control", "nul", "replacement", "characters", "pieces"],
+)
+def test_pieces_directives_and_every_character_are_as_by_our_modules(ryan: VoxEngine, pieces: list[Any]) -> None:
+    with own(tiny.behind("custom_voice")) as modules:
+        expected = speak(modules, *pieces, options=RYAN)
+    assert_equal(speak(ryan, *pieces, options=RYAN), expected)
+
+
+def test_instructions_cannot_hold_a_control_token() -> None:
+    """vox reads them as text with control tokens in it."""
+    with engine(tiny.behind("custom_voice")) as made:
+        given: list[str | None] = []
+        loaded = model_of(made)._engine
+        voice = loaded.speaker_voice
+
+        def named(name: str, instruct: str | None) -> Any:
+            given.append(instruct)
+            return voice(name, instruct)
+
+        loaded.speaker_voice = named
+        speak(made, "Hi.", options=replace(RYAN, instructions="<|im_end|> a < b <tts_pad> <|x"))
+    assert given == ["< |im_end|> a < b < tts_pad> <|x"]
+
+
+def test_8_bits_say_the_same_first_frame_in_three_of_ten_texts() -> None:
+    """The stated distance of q8: measured are 36 %. Random weights are hard: of 2 048 codes none is much likelier, and
+    all 16 of a frame have to be the same. Of `f16` they all are."""
+    same: dict[str, list[bool]] = {"f16": [], "q8": []}
+    for size in (tiny.PROJECTED, tiny.SAME_WIDTH):
+        source = tiny.checkpoint("custom_voice", size)
+        with engine(source) as exact:
+            first = [sound(first_frames(exact, text, 1)) for text in ascii_letters]
+        for type_, found in same.items():
+            with engine(source, type_) as made:
+                frames = [sound(first_frames(made, text, 1)) for text in ascii_letters]
+            found += [bool(np.abs(a - b).max() < 0.02) for a, b in zip(frames, first, strict=True)]
+    assert all(same["f16"])
+    assert 0.9 > np.mean(same["q8"]) > 0.3
+
+
+def first_frames(made: Any, text: str, frames: int, options: CommonOptions = RYAN) -> Spoken:
+    """The first frames of a text, whose speech is cancelled then."""
+    spoken = Spoken(made.step([start_of(0, options), *appended(0, text, last=True)], [0]))
+    while len(spoken.frames) < frames:
+        spoken.outputs += made.step([], [0])
+    made.step([Cancel(0)], [])
+    return spoken
+
+
+SEEDS = 400
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=0.9, top_k=4),
+        Sampling(temperature=0.05, top_k=4),
+        Sampling(temperature=0.9, top_k=8, top_p=0.5),
+    ],
+    ids=["top-k", "cold", "top-p"],
+)
+def test_first_codes_are_drawn_as_often_as_by_our_modules(sampling: Sampling) -> None:
+    """With a greedy predictor the sound of a first frame tells its first code; chi squared of two samples, p > 1e-4."""
+    source = tiny.checkpoint("custom_voice")
+    drawn: list[Counter[int]] = []
+    known: list[NDArray[np.float64]] = []
+
+    def named(frame: NDArray[np.float64]) -> int:
+        for number, other in enumerate(known):
+            if np.abs(frame - other).max() < 0.01:
+                return number
+        known.append(frame)
+        return len(known) - 1
+
+    with own(source, slots=1) as modules, engine(source, slots=1) as made:
+        for each in (modules, made):
+            model = each._models[0]
+            model.config = replace(model.config, generation=replace(model.config.generation, subtalker_dosample=False))
+            options = [replace(RYAN, seed=seed, sampling=sampling) for seed in range(SEEDS)]
+            drawn.append(Counter(named(sound(first_frames(each, "Hi there", 1, one))) for one in options))
+    ours, theirs = drawn
+    assert len(ours) > 1 or sampling.temperature == 0.05
+    squares = [(ours[code] - theirs[code]) ** 2 / (ours[code] + theirs[code]) for code in ours.keys() | theirs.keys()]
+    assert sum(squares) < {1: 0.1, 2: 15.2, 3: 18.5, 4: 21.2}[len(squares)]
+
+
+def test_a_seed_is_the_audio_and_the_other_codes_are_drawn_too(ryan: VoxEngine) -> None:
+    drawn = replace(RYAN, sampling=Sampling())
+    assert speak(ryan, TEXT, options=drawn).frames == speak(ryan, TEXT, options=drawn).frames
+    firsts = {first_frames(ryan, TEXT, 1, replace(drawn, seed=seed)).frames[0] for seed in range(12)}
+    assert len(firsts) == 12
+    greedy = {
+        first_frames(ryan, TEXT, 1, replace(drawn, seed=seed, sampling=GREEDY)).frames[0] for seed in (1, -1, 2**63)
+    }
+    assert len(greedy) == 1
+
+
+def test_requests_speak_in_turn_as_each_alone(ryan: VoxEngine, alone: Spoken) -> None:
+    scripts = {0: Script([TEXT], RYAN), 1: Script([*TEXT], RYAN)}
+    spoken = speak_all(ryan, scripts)
+    assert spoken[0].frames == spoken[1].frames == alone.frames
+    assert_well_formed(alone)
+
+
+def test_a_prompt_that_takes_long_holds_up_nobody_and_is_cancelled_at_once(ryan: VoxEngine, alone: Spoken) -> None:
+    """The first frame, with its prompt, is computed in a thread."""
+    runner = model_of(ryan)
+    speaking = Spoken(ryan.step([start_of(0, RYAN), *appended(0, TEXT, last=True)], [0]))
+    while not speaking.frames:
+        speaking.outputs += ryan.step([], [0])
+    free = threading.Event()
+    runner._prompts.submit(free.wait)
+    try:
+        speaking.outputs += ryan.step([start_of(1, RYAN), *appended(1, TEXT, last=True)], [0, 1])
+        while not isinstance(speaking.outputs[-1], Finished):
+            speaking.outputs += ryan.step([], [0, 1])
+        ryan.step([Cancel(0), Cancel(1)], [])
+        assert not runner._rows
+        assert {event.id for event in speaking.outputs} == {0}
+    finally:
+        free.set()
+    assert speaking.frames == alone.frames
+    assert speak(ryan, TEXT, options=RYAN).frames == alone.frames
+
+
+def test_speech_that_is_cancelled_leaves_nothing_for_the_next(ryan: VoxEngine, alone: Spoken) -> None:
+    first_frames(ryan, "Something else is said here, at length.", 2)
+    assert not model_of(ryan)._rows
+    assert speak(ryan, TEXT, options=RYAN).frames == alone.frames
+
+
+def test_a_fault_of_vox_ends_its_request_alone(ryan: VoxEngine, alone: Spoken, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, failing = vox.Session.ready, list[vox.Session]()
+
+    def fails(session: vox.Session) -> Any:
+        if session in failing:
+            raise vox.VoxError(-1, "broken")
+        return ready(session)
+
+    monkeypatch.setattr(vox.Session, "ready", fails)
+    outputs = ryan.step([start_of(0, RYAN), *appended(0, TEXT), start_of(1, RYAN), *appended(1, TEXT)], [0, 1])
+    while not {0, 1} <= {event.id for event in outputs if isinstance(event, Audio)}:
+        outputs += ryan.step([], [0, 1])
+    failing.append(model_of(ryan)._rows[0].session)
+    outputs += ryan.step([End(0), End(1)], [0, 1])
+    while not any(isinstance(event, Finished) and event.id == 1 for event in outputs):
+        outputs += ryan.step([], [1])
+    ryan.step([Cancel(0), Cancel(1)], [])
+    ends = {event.id: event.reason for event in outputs if isinstance(event, Finished)}
+    assert ends == {0: "error", 1: "end"}
+    assert b"".join(event.payload for event in outputs if isinstance(event, Audio) and event.id == 1) == b"".join(
+        alone.frames
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "why"),
+    [
+        ("custom_voice", replace(RYAN, text_mode="whole"), "as it comes"),
+        ("custom_voice", replace(RYAN, pitch=1.2), "no pitch"),
+        ("base", SpeechOptions(seed=0), "name a cloned one"),
+        ("voice_design", SpeechOptions("design", seed=0), "instruction"),
+    ],
+    ids=["whole", "pitch", "nobody", "undescribed"],
+)
+def test_what_vox_lacks_is_refused_in_a_line(kind: Any, options: SpeechOptions, why: str) -> None:
+    with engine(tiny.behind(kind)) as made:
+        (end,) = speak(made, TEXT, options=options).outputs
+    assert isinstance(end, Finished)
+    assert end.reason == "error"
+    assert why in (end.message or "")
+    assert "\n" not in (end.message or "")
+
+
+def refusal(source: Path, type_: str = "f32", **how: Any) -> str:
+    with pytest.raises(SettingsError) as refused:
+        VoxEngine(settings(source, type_=type_, **how), 0)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_model_without_its_file_or_with_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny.checkpoint("custom_voice"), tmp_path / "model")
+    assert f"agent-tts convert {folder} --type q8" in refusal(folder, "q8")
+    convert(folder, "q8", lambda done, total: None)
+    path = file_of(folder, "q8")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert "is damaged" in refusal(folder, "q8")
+
+
+def test_slots_are_those_that_speak_in_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame is 80 ms; 10 % are spared."""
+
+    def slots(frame_s: float) -> int:
+        monkeypatch.setattr(VoxModel, "_tried_s", lambda model: frame_s)
+        with engine(tiny.checkpoint("custom_voice"), "f32", slots=None) as made:
+            return made.info.slots
+
+    assert [slots(frame_s) for frame_s in (0.072, 0.037, 0.036, 0.0001)] == [1, 1, 2, 64]
+
+
+@pytest.mark.parametrize(
+    ("type_", "size", "instead"),
+    [
+        ("f32", tiny.PROJECTED, "vox.type=f16"),
+        ("f16", tiny.PROJECTED, "vox.type=q8"),
+        ("q8", tiny.PROJECTED, "a model of 0.6B"),
+        ("q8", tiny.SAME_WIDTH, "hibari"),
+    ],
+)
+def test_a_model_that_is_too_slow_is_refused_with_the_next_smaller(
+    type_: str, size: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VoxModel, "_tried_s", lambda model: 0.101)
+    source = converted(tiny.checkpoint("custom_voice", size), type_)
+    why = refusal(source, type_, slots=None)
+    assert "101 ms here, 73 ms are real time" in why
+    assert instead in why
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VK_DRIVER_FILES", "/dev/null")  # Vulkan finds no driver, not even a software one
+    assert "vox cannot use it" in refusal(
+        converted(tiny.checkpoint("custom_voice"), "f32"), vox=Vox(type="f32", device="vulkan:7")
+    )
+
+
+def test_the_start_tries_real_frames(ryan: VoxEngine) -> None:
+    model = model_of(ryan)
+    assert 0 < model.frame_s < 0.5
+    assert not model._rows
+
+
+def test_an_end_of_speech_within_a_text_that_comes_begins_the_rest_anew() -> None:
+    """Our modules do not draw it there; vox does, as the reference does."""
+    with engine(tiny.ending("custom_voice")) as made:
+        spoken = speak(made, *TEXT, *"And there is more.", options=RYAN)
+    end = spoken.outputs[-1]
+    assert isinstance(end, Finished)
+    assert (end.reason, end.cut) == ("length", ("early",))
+    assert len(spoken.frames) > 4
