@@ -111,7 +111,6 @@ class Caller:
         return sample
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(peer.close() for peer in self._peers), self._http.aclose())
 
     async def _chain(self, number: int, place: int) -> None:

@@ -31,8 +31,6 @@ MESSAGE_CHARS = 3_500  # below the limit for one message
 
 
 class ContextListener(Protocol):
-    """Receives the events of one context."""
-
     def heard(self, now: float, pcm: bytes | memoryview) -> None:
         """Audio arrived, pcm_s16le, at `now` on the monotonic clock."""
 

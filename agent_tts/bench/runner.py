@@ -32,8 +32,6 @@ MESSAGES_PER_S_PACED, MESSAGES_PER_S_UNPACED = 20, 100  # of each of many caller
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNode:
-    """The node that is measured."""
-
     ws_url: str
     http_url: str
     key: str | None = None

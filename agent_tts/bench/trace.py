@@ -119,6 +119,5 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """A collector on a free port."""
     with serving(Collector(), "collector") as server:
         yield server

@@ -180,8 +180,6 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """The texts of requests."""
-
     words_every_ms: WordsEveryMs = 10
     words: Annotated[
         int | None, typer.Option(min=1, max=1_000, help="Of each text; default: sentences of voice agents.")

@@ -46,8 +46,6 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class PeerEngine:
-    """An engine of another project."""
-
     name: str  # of the distribution
     module: str
     version: str  # that the benchmark is written for
@@ -77,8 +75,6 @@ PEERS = {
 
 @dataclass(frozen=True, slots=True)
 class PeerTask:
-    """The task of each engine."""
-
     model: str  # folder of a checkpoint
     device: str  # cpu, cuda or cuda:1
     dtype: str  # float32 or bfloat16

@@ -36,8 +36,6 @@ NAME = ("server", "way", "callers", "texts")  # of a run
 
 
 class MeasuredServer(NamedTuple):
-    """One that is measured."""
-
     name: str
     node: NodeOptions
     voice: str | None
@@ -138,7 +136,6 @@ def judged(judge: Judge, name: Mapping[str, Any], recordings: Sequence[Recording
 
 
 def titled(one: Mapping[str, Any]) -> str:
-    """The name of a run."""
     return f"{one['server']}, {one['way']}, {one['callers']} callers, {one['texts']}"
 
 

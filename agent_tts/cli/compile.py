@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,27 +56,17 @@ def compile_kernels(
     return 1 if failed else 0
 
 
-@contextmanager
-def progress_bar(name: str, *, forks: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Gives what shows kernels done, of how many, on a terminal. Has no thread if the block forks; the time then stands
-    still between two kernels.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, auto_refresh=not forks, disable=hidden) as shown:
-        task = shown.add_task(name, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total, refresh=forks)
-
-
 def _compile(steps: Sequence[Steps], name: str) -> bool:
     began, counts, before = time.monotonic(), (0, 0), _cache_bytes()
-    with progress_bar(name) as show:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task = shown.add_task(name, total=None)
 
         def tell(done: int, total: int) -> None:
             nonlocal counts
             counts = done, total
-            show(done, total)
+            shown.update(task, completed=done, total=total)
 
         with closing(Compilation(steps, within_s=WITHIN_S, always=True)) as compilation:
             why = compilation.wait(tell)

@@ -239,12 +239,10 @@ class Progress:
             self._console.print(self._line())
 
     def text(self) -> None:
-        """Text was sent to the engine."""
         if self._text_at is None:
             self._text_at = time.monotonic()
 
     def audio(self, pcm: bytes) -> None:
-        """Audio arrived."""
         now = time.monotonic()
         if self._ttfa_s is None and self._text_at is not None:
             self._ttfa_s = now - self._text_at
@@ -254,7 +252,6 @@ class Progress:
             self._live.update(self._line(), refresh=True)
 
     def ended(self, done: Finished[str]) -> None:
-        """A context has ended."""
         self._busy_s += (done.rtf or 0.0) * done.audio_ms / 1_000
         self._busy_samples = self._samples
         if done.reason == "length" and not self._quiet:

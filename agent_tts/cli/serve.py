@@ -24,7 +24,6 @@ def serve(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
 
 
 def agent(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
-    """Run a node with the agent."""
     return _run(configuration, settings, AGENT)
 
 

@@ -138,7 +138,6 @@ def show(name: str, url: str | None, key: str | None, *, as_json: bool) -> None:
 
 
 def delete(name: str, url: str | None, key: str | None) -> None:
-    """Delete a voice."""
     if url:
         request("DELETE", url, key, _place(name))
     else:

@@ -103,7 +103,7 @@ class Door:
             await self._settle()
 
     def tell(self, part: str, is_whole: bool) -> None:
-        """Have HAProxy's metrics, if it has any, show the state of a part of the machine, one of `haproxy.PARTS`."""
+        """Have HAProxy's metrics, if it has any, show the state of a part of the machine: `ray` or `watching`."""
         if self._callers.metrics_port is not None:
             self._parts[part] = is_whole
 

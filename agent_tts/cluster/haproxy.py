@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from agent_tts.cluster.directory import NodeAddress
@@ -12,39 +14,11 @@ from agent_tts.cluster.directory import NodeAddress
 SOCKET = "haproxy.sock"  # of the runtime API, in the folder that HAProxy runs in
 LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the listener
 
-PARTS = ("ray", "watching")  # of a machine, as servers that no caller comes to: HAProxy's metrics tell their state
-
-# Seconds. A node looks after its callers by itself: it pings them, and closes idle ones. These are for a machine that
-# is gone. A player may take nothing for as long as its longest lead (60 s), so nothing here is shorter but keepalive,
-# which asks machines, not programs.
-UNTAKEN_S = 90
-SILENCE_S = 300
-TUNNEL_S = 3_600
-
 # The looks at /ready: one failure is enough, and so is one success.
 _CHECK = "check inter 500ms fall 1 rise 1"
 
-# The body that a node gives, too.
-_ERROR = '{"error":{"message":"%s","type":"%s","param":null,"code":"%s"}}'
-_FULL = _ERROR % ("no node takes new callers now: try again", "server_error", "at_capacity")
-_LOST = _ERROR % ("the node is gone: try again", "server_error", "engine_lost")
-_MANY = _ERROR % ("too many connections (connections per address): try again", "rate_limit_error", "rate_limited")
-
-# HTTP says why; who sends no request is gone after `timeout http-request`.
-_PER_ADDRESS = f"""  stick-table type ipv6 size 200k expire 1m store conn_cur
-  tcp-request session track-sc0 src,ipmask(32,64)  # who has IPv6 has a whole /64
-  acl many sc0_conn_cur gt %d
-  http-request deny deny_status 429 content-type application/json string '{_MANY}' hdr Retry-After 1 if many
-"""
-
-_OWN = """.if feature(PROMEX)
-frontend own
-  bind 127.0.0.1:%d
-  http-request use-service prometheus-exporter if { path /metrics }
-  http-request deny deny_status 404
-.endif
-backend machine
-""" + "".join(f"  server {part} 127.0.0.1:1\n" for part in PARTS)
+_TEMPLATE = Path(__file__).with_name("haproxy.cfg")
+_LINE = re.compile(r"(?!##)(?:(?P<needs>\w+)\? )?(?P<text>.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,64 +45,18 @@ def configuration(address: str, callers: Callers) -> str:
     Args:
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
     """
-    proxy = " accept-proxy" if callers.accept_proxy else ""
-    limit = "" if callers.connections_per_address is None else _PER_ADDRESS % callers.connections_per_address
     tls = "" if callers.tls_pem is None else f" ssl crt {_quoted(callers.tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
-    own = "" if callers.metrics_port is None else _OWN % callers.metrics_port
-    return f"""# Of the door at {address}, which writes this file.
-.if !version_atleast(2.8)
-.alert "HAProxy 2.8 or newer is needed: servers are added while it runs"
-.endif
-global
-  stats socket unix@{SOCKET} mode 600 level admin
-  fd-hard-limit 200000  # two a caller, as far as the system allows
-  tune.rcvbuf.server 65536  # of a node: what a slow caller has not taken waits there, where it is noticed
-defaults
-  mode http
-  option http-server-close
-  option http-no-delay  # audio is sent in parts
-  option abortonclose
-  option redispatch 1
-  retries 2
-  option clitcpka
-  clitcpka-idle 10s
-  clitcpka-intvl 5s
-  clitcpka-cnt 3
-  option srvtcpka
-  srvtcpka-idle 5s
-  srvtcpka-intvl 2s
-  srvtcpka-cnt 3
-  timeout connect 2s
-  timeout check 2s
-  timeout http-request 5s
-  timeout http-keep-alive 10s
-  timeout client {SILENCE_S}s
-  timeout client-fin 5s
-  timeout server {SILENCE_S}s
-  timeout tunnel {TUNNEL_S}s
-  http-error status 502 content-type application/json string {_quoted(_LOST)} hdr Retry-After 1
-  http-error status 503 content-type application/json string {_quoted(_FULL)} hdr Retry-After 1
-frontend callers
-  bind "fd@${{{LISTENER}}}" tcp-ut {UNTAKEN_S}s{proxy}{tls}
-  acl ready path /ready
-  acl any nbsrv(nodes) gt 0
-  http-request return status 200 content-type application/json string '{{"status":"ok"}}' if ready any
-  http-request return status 503 content-type application/json string '{{"status":"no_node"}}' if ready
-{limit}  http-request deny deny_status 404 if {{ path,url_dec -m reg ^/+([.]/+)*metrics/*$ }}  # a node decodes it, too
-  http-request set-header X-Forwarded-For %[src]
-  # The id of a WebRTC call begins with the name of its node.
-  acl candidates path /api/agent/offer
-  http-request set-var(txn.call) path,field(4,/) if {{ path_beg /v1/rtc/ }} !METH_POST
-  http-request wait-for-body time 5s if candidates {{ method PATCH }}
-  http-request set-var(txn.call) req.body,json_query('$.pc_id') if candidates {{ method PATCH }}
-  default_backend nodes
-{own}backend nodes
-  balance leastconn
-  http-reuse never
-  option httpchk GET /ready
-  use-server %[var(txn.call),field(1,.)] if {{ var(txn.call) -m found }}
-  force-persist if {{ var(txn.call) -m found }}
-"""
+    told = {
+        "address": address,
+        "accept_proxy": " accept-proxy" if callers.accept_proxy else "",
+        "tls": tls,
+        "connections": callers.connections_per_address,
+        "metrics_port": callers.metrics_port,
+    }
+    lines = (_LINE.fullmatch(line) for line in _TEMPLATE.read_text("utf-8").splitlines())
+    wanted = (line for line in lines if line is not None and (line["needs"] is None or told[line["needs"]] is not None))
+    text = "".join(f"{line['text']}\n" for line in wanted)
+    return re.sub(r"@(\w+)@", lambda name: str(told[name[1]]), text)
 
 
 def server_lines(nodes: Sequence[NodeAddress]) -> str:

@@ -10,8 +10,6 @@ from agent_tts.errors import SettingsError
 
 
 class Verdict(Enum):
-    """How severe it is."""
-
     GOOD = "ok"
     NOTE = "warning"  # a node can run, but lacks something
     BAD = "error"  # a node cannot run
@@ -19,8 +17,6 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result."""
-
     what: str
     verdict: Verdict
     found: str

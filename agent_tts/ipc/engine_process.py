@@ -284,12 +284,7 @@ class EngineProcess:
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
-        """Start the engine process; its `EngineReady` has been handed out on return. Cancelling it ends the process.
-
-        Raises:
-            SettingsError: the engine cannot be set up with these settings.
-            EngineLost: it died, or was not ready within `timeouts.engine_start_s`; the message says why.
-        """
+        """As `EngineChild.start`; its `EngineReady` has been handed out on return."""
         child = self._child = self._new_child()
         await child.start()
         self._supervisor = asyncio.create_task(self._supervise(child), name="engine supervisor")

@@ -170,11 +170,7 @@ class Watermark(Streamed):
 
     @torch.inference_mode()
     def step(self, state: CodecState, sound: Tensor, run: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The watermark of one frame of the rows of `run`, to be added to it; the batch are the rows int64[B], or all.
-
-        `sound` float32[B, 1920] and `run` bool[B] give float32[B, 1920]. The other rows stay unchanged and give zeros.
-        A row that occurs twice must not run. Nothing waits for the device, and no shape depends on a value.
-        """
+        """The watermark of one frame, float32[B, 1920], to be added to its `sound`; otherwise as `Codec.step`."""
         past = NextFrame(state, rows)
         mark = self(sound[:, None].to(self.bits.weight.dtype), past)
         past.advance(run)

@@ -111,7 +111,6 @@ def speech_options(values: BaseModel, **others: Any) -> SpeechOptions:
 
 
 def sampling_of(values: BaseModel) -> Sampling:
-    """The sampling parameters in a message."""
     return Sampling(**{field.name: getattr(values, field.name) for field in dataclasses.fields(Sampling)})
 
 

@@ -200,7 +200,6 @@ class EngineHandle:
             self.client.failed.set()
 
     def fail_all(self, code: str, message: str) -> None:
-        """End every request with an error."""
         self._trial = None  # its failure need not be logged
         for request_id, receiver in list(self._open.items()):
             self._forget(request_id)

@@ -78,7 +78,6 @@ class _Waiting:
         return len(self.attempts) == 1 and self._chars <= MAX_TEXT
 
     def try_at(self, engine: EngineHandle, *, waits: bool = False) -> _Attempt:
-        """Open it at another engine."""
         attempt = _Attempt(self, engine, waits=waits)
         waited_ms = round(1_000 * (self._mover.now() - self.since))
         self.attempts.append(attempt)

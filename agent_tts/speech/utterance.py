@@ -435,7 +435,6 @@ class Utterance(AnyUtterance):
         return self.done
 
     def _translate(self, event: RequestEvent) -> None:
-        """Tell the listener of an event of the engine."""
         if isinstance(event, Audio):
             self._taken += -(-len(event.payload) // FRAME_BYTES)
             if self._taken >= self._grant:

@@ -24,40 +24,7 @@ INDEX = "index.md"
 LONG = 4  # headings below its title with which a page has contents
 DEEPEST = 8  # slashes in an unknown page's name beyond which it is told in one line: each makes all links longer
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-  <meta charset="utf-8">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <meta name="color-scheme" content="light dark">
-  <title>{title} · agent_tts</title>
-  <link rel="icon" href="{top}../web/icon.svg" type="image/svg+xml">
-  <link rel="stylesheet" href="{top}../web/style.css">
-  <link rel="stylesheet" href="{top}../web/docs.css">
-  <script type="module" src="{top}../web/docs.js" blocking="render"></script>
-</head>
-<body>
-  <a class="skip" href="#page">Skip to the page</a>
-  <header class="bar">
-    <p class="mark"><img src="{top}../web/icon.svg" alt="" width="26" height="26"><a href="{top}../">agent<span class="mark-gap">_</span>tts</a></p>
-    <form id="search" role="search" hidden>
-      <label class="unseen" for="words">Search the documentation</label>
-      <input id="words" type="search" placeholder="Search  ( / )" autocomplete="off" spellcheck="false">
-      <div id="found" hidden><p role="status"></p><ol></ol></div>
-    </form>
-    <a class="to-pages" href="#pages">All pages</a>
-    <button class="quiet" id="theme" type="button" aria-pressed="false" title="Dark colours">
-      <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true"><circle cx="10" cy="10" r="7.25"/><path d="M10 2.75a7.25 7.25 0 0 1 0 14.5z"/></svg>
-      <span class="unseen">Dark colours</span>
-    </button>
-  </header>
-  <div class="shelf">
-    <main id="page">{body}</main>
-    <nav id="pages" aria-label="Documentation">{nav}</nav>
-  </div>
-</body>
-</html>
-"""  # noqa: E501
+_PAGE = Path(__file__).with_suffix(".html").read_text("utf-8")
 
 _MISSING = """# There is no such page
 

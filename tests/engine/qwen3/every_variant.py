@@ -14,16 +14,17 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
 import triton
 import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
 from agent_tts.bench.checkpoint import SIZES, write_configuration
-from agent_tts.cli.compile import progress_bar
 from agent_tts.engine.qwen3.compiling import Steps, rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
 from agent_tts.model.kernels.ahead import Launch, compile_all
@@ -90,7 +91,10 @@ def main(
         found = {kernel: digest(launches, architecture) for kernel, launches in sorted(kernels.items())}
         before = {} if everything else compiled.get(name, {})
         new = [launch for kernel in kernels if found[kernel] != before.get(kernel) for launch in kernels[kernel]]
-        with progress_bar(name, forks=True) as show:
+        console = Console(stderr=True)
+        # Without a thread, because the block forks.
+        with Progress(console=console, auto_refresh=False, disable=not console.is_terminal) as shown:
+            show = partial(_show, shown, shown.add_task(name))
             not_compiled = compile_all(new, architecture, len(os.sched_getaffinity(0)), show) if new else 0
         print(f"{name}: {sum(map(len, kernels.values()))} variants, {len(new)} new, {not_compiled} failed", flush=True)
         failed += not_compiled
@@ -98,6 +102,10 @@ def main(
             compiled[name] = found
             COMPILED.write_text(json.dumps(compiled, indent=1) + "\n")
     raise typer.Exit(1 if failed else 0)
+
+
+def _show(shown: Progress, task: TaskID, done: int, total: int) -> None:
+    shown.update(task, completed=done, total=total, refresh=True)
 
 
 if __name__ == "__main__":
