@@ -99,7 +99,7 @@ def test_every_wrong_value_gets_a_line_with_the_allowed_values() -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
     assert "greater than or equal to 1, not 0" in str(caught.value)
-    assert "'auto', 'qwen3', 'hibari', 'espeak', 'tone' or 'vox', not 'tune'" in str(caught.value)
+    assert "'auto', 'qwen3', 'vox', 'hibari', 'espeak' or 'tone', not 'tune'" in str(caught.value)
     assert any(line.startswith("port on the command line: input should be a valid integer") for line in lines)
 
 
