@@ -222,7 +222,7 @@ class PhoneServer(AgentServer):
                 await websocket.accept()
             async with asyncio.timeout(START_S):
                 message = await _start(websocket)
-            client = await self.node.guard.identify(_with_key(websocket, message), key_query="key")
+            client = await self.node.guard.identify(_with_key(websocket, message), key_query=("key",))
             if self.calls.deaf is not None:
                 logger.warning("agent: a telephone call is ended, because nobody would hear it: {}", self.calls.deaf)
                 raise Unsupported("there is no speech recognition now")

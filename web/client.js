@@ -83,7 +83,7 @@ export class ApiError extends Error {
  * @property {number | null} [leading_silence_ms] silence of a voice before its speech that is sent; null: all
  * @property {number | null} [loudness] LUFS that voices are brought to; null: their own
  * @property {boolean} [clean] make markdown, links and emoji speakable
- * @property {boolean} [normalize]
+ * @property {boolean | null} [normalize]
  * @property {"auto" | "none"} [markup] whether tags are obeyed, or are text
  * @property {"live" | "whole" | "auto"} [text_mode]
  * @property {{[written: string]: string | object} | null} [lexicon] how words are said

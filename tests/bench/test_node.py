@@ -77,7 +77,7 @@ async def test_a_node_ends_with_a_benchmark_that_is_killed() -> None:
 
 
 async def test_a_node_that_fails_to_start_reports_why() -> None:
-    with pytest.raises(EngineLost, match="'auto', 'qwen3', 'hibari', 'espeak' or 'tone'"):
+    with pytest.raises(EngineLost, match="'auto', 'qwen3', 'vox', 'hibari', 'espeak' or 'tone'"):
         async with own_node(engine="expeak"):
             pass
 

@@ -41,7 +41,7 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
     [
         (("serve", "--set", "limits.rtc_peer=5"), b"did you mean limits.rtc_peers?"),
         (("serve", "--set", "slots"), b"--set slots: must be KEY=VALUE"),
-        (("serve", "--engine", "expeak"), b"'auto', 'qwen3', 'hibari', 'espeak' or 'tone', not 'expeak'"),
+        (("serve", "--engine", "expeak"), b"'auto', 'qwen3', 'vox', 'hibari', 'espeak' or 'tone', not 'expeak'"),
         (("serve", "--host", "0.0.0.0"), b"needs auth.api_keys"),
         (("serve", "--config", "nowhere.yaml"), b"nowhere.yaml: no such file"),
         (("agent", "--set", "agent.pipeline=missing.py"), b"is not a Python file"),

@@ -722,6 +722,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.owner: dict[int, int] = {}  # of each request
         self.since: dict[int, float] = {}  # when it began to wait
         self.impatient: set[int] = set()  # requests that may not wait
+        self.paced: set[int] = set()  # requests with a pace
         self.begun: set[int] = set()  # requests that have text, a flush or their end
         self.started: list[int] = []
         self.over: set[int] = set()
@@ -744,6 +745,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         options = EngineOptions(lead_ms=lead)
         self.scheduler.open(self.next_request, options, self.now, owner, waits=waits, waited_ms=round(1_000 * waited_s))
         self.impatient |= set() if waits else {self.next_request}
+        self.paced |= set() if lead is None else {self.next_request}
         self.next_request += 1
 
     @rule(data=st.data(), text=st.text(max_size=5))
@@ -831,6 +833,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 for other in self.open.keys() - set(self.started)
                 if self.owner[other] == self.owner[event.id]
                 and (self.since[other], other) < (self.since[event.id], event.id)
+                and (other in self.paced or event.id not in self.paced)  # somebody listens live
             ]
             assert not self.begun.intersection(earlier), "not first in, first out for one owner"
             assert event.id in self.begun or not earlier, "overtaken without text"

@@ -72,7 +72,7 @@ def test_what_is_understood(origin: str, written: str, heard: str, asked: str) -
 
 
 # A model of named voices that was trained on instructions.
-_LARGE: Any = SimpleNamespace(kind="named", config=SimpleNamespace(tts_model_size="1b7", tts_model_type="custom_voice"))
+_LARGE: Any = SimpleNamespace(kind="named", instructed=True)
 PERFORMS = {"qwen3": vars(ServedModel)["abilities"].fget(_LARGE), "espeak": espeak.PERFORMS, "tone": tone.PERFORMS}
 
 

@@ -53,33 +53,35 @@ class UtterancesAdapter(ProtocolAdapter):
 
     # ------------------------------------------------------------ from the client
 
-    def _write(self, text: str, *, has_waited: bool = False) -> Iterator[Command]:
-        """Speak text, or have it wait."""
-        if not text:
+    def _write(self, text: str, *, among: deque[str] | None = None) -> Iterator[Command]:
+        """Speak text, or have it wait. What has waited `among` others says nothing once they were forgotten."""
+        if not text or self._is_forgotten(among):
             return
-        self._is_writing = self._is_writing or not has_waited
+        self._is_writing = self._is_writing or among is None
         utterance = self._utterance = self._utterance or SpokenUtterance()
         if utterance.flushes:
-            if not has_waited:
+            if among is None:
                 self._waiting.append(text)
-            yield Later(utterance.context_id, len(text), self._write(text, has_waited=True))
+            yield Later(utterance.context_id, len(text), self._write(text, among=self._waiting))
             return
-        if has_waited:
-            self._waiting.popleft()
+        if among is not None:
+            among.popleft()
         utterance.chars += len(text)
         if not utterance.context_id:
             self._context_no += 1
             utterance.context_id = str(self._context_no)
         yield Append(utterance.context_id, text)
 
-    def _flush(self, *, has_waited: bool = False) -> Iterator[Command]:
+    def _flush(self, *, among: deque[str] | None = None) -> Iterator[Command]:
         """Complete the last text, if there is one; raises `BadMessage` when too many flushes wait for it."""
-        self._is_writing = self._is_writing and has_waited
+        if self._is_forgotten(among):
+            return
+        self._is_writing = self._is_writing and among is not None
         utterance = self._utterance
         if utterance is None:
             return
-        if self._waiting and not has_waited:
-            yield Later(utterance.context_id, 0, self._flush(has_waited=True))
+        if self._waiting and among is None:
+            yield Later(utterance.context_id, 0, self._flush(among=self._waiting))
             return
         if utterance.flushes >= MAX_FLUSHES:
             raise BadMessage(f"{MAX_FLUSHES} flushes wait for the same audio")
@@ -93,10 +95,13 @@ class UtterancesAdapter(ProtocolAdapter):
     def _silence(self, played_ms: float | None = None) -> Iterator[Command]:
         """Forget the utterance and what waits for it, and cancel its context."""
         dropped, self._utterance, self._is_writing = self._utterance, None, False
-        self._waiting.clear()
+        self._waiting = deque()
         if dropped is not None and dropped.context_id:
             yield Drop(dropped.context_id)
             yield Cancel(dropped.context_id, played_ms)
+
+    def _is_forgotten(self, among: deque[str] | None) -> bool:
+        return among is not None and among is not self._waiting
 
     # ------------------------------------------------------------ to the client
 
