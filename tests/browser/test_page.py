@@ -187,6 +187,7 @@ async def test_the_wait_for_the_llm_stands_apart_from_the_nodes_time(browser: De
             shown = await page.js("document.querySelector('[data-meter=waitMs]').textContent")
             assert shown == f"{meters['waitMs']:.0f} ms"
             await page.press("Escape")
+            await page.until("!agentTts.speaking")
         assert waits[0] > 350
         assert waits[1] == 0
 

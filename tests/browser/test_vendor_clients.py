@@ -237,6 +237,7 @@ SPOKEN: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.asyncio(loop_scope="function")  # it has a browser of its own
 async def test_the_vendors_own_sdks_speak_in_a_page_of_an_allowed_origin(tmp_path: Path) -> None:
     """Over HTTP and by WebSockets, for which a browser sends no headers: the key is in the query or a subprotocol.
 
