@@ -122,6 +122,11 @@ class CommonOptions:
         float | None, Option(help="Loudness that voices are brought to, LUFS (-18); null: their own.", ge=-36, le=-12)
     ] = None
 
+    @property
+    def unpaced(self) -> bool:
+        """Whether its audio is made as fast as it can be: nobody waits for it to keep a pace."""
+        return self.lead_ms is None
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions(CommonOptions):

@@ -196,7 +196,7 @@ class Admission:
         for_all = self.free >= self.queued
 
         def is_later(owner: int) -> bool:
-            return for_all and self.waiting[owner][0].options.lead_ms is None
+            return for_all and self.waiting[owner][0].options.unpaced
 
         owners = [(self.held.get(owner, 0), is_later(owner), turn, owner) for turn, owner in enumerate(waiting)]
         heapq.heapify(owners)
@@ -381,4 +381,4 @@ class Admission:
 
 def _turn(request: Request) -> float:
     """Whose turn is earlier, of requests of one owner."""
-    return request.waits_since + (BACKGROUND_S if request.options.lead_ms is None else 0.0)
+    return request.waits_since + (BACKGROUND_S if request.options.unpaced else 0.0)

@@ -226,8 +226,8 @@ class Scheduler:
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
         if urgent or (window_over and any(now >= request.runnable_at + BATCH_WINDOW_S for request in others)):
             first = new + growing
-            if any(request.options.lead_ms is not None for request in new):
-                first = [request for request in first if request.options.lead_ms is not None]
+            if not all(request.options.unpaced for request in new):  # the background makes no step longer beside them
+                first = [request for request in first if not request.options.unpaced]
             needed = max(LEAST_SHARED, len(able) // STEPS_FOR_ALL, len(first))
             most = next((size for size in sizes if size >= needed), most)
             if len(able) <= most:  # otherwise those left out run in the next step
@@ -318,7 +318,7 @@ def _most_urgent(requests: Sequence[Request], count: int) -> list[Request]:
     with_frame = [request for request in requests if request.got_frame]
     without_frame = [request for request in requests if not request.got_frame]
     places = max(min(MAX_WITHOUT_FRAME, count // 2), count - len(with_frame))
-    selected = heapq.nsmallest(places, without_frame, key=lambda one: (one.options.lead_ms is None, one.last_step))
+    selected = heapq.nsmallest(places, without_frame, key=lambda one: (one.options.unpaced, one.last_step))
     return selected + _least_buffered(with_frame, count - len(selected))
 
 

@@ -127,7 +127,7 @@ class Row:
         self.wanted = wanted
         self.model = wanted.model
         # Whether nobody waits for it to keep a pace: text and prompts of the others are read and computed first.
-        self.unpaced = opened.options.lead_ms is None
+        self.unpaced = opened.options.unpaced
         # The voice on its model. None until the model is loaded.
         self.speaker: LoadedVoice | None = None
         # What is being loaded for it: its model or its voice. None when nothing is.

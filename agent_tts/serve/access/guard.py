@@ -109,7 +109,7 @@ class Guard(Budget):
         *,
         token_ok: bool = False,
         secret_ok: bool = False,
-        key_query: Sequence[str] = (),
+        key_query: tuple[str, ...] = (),
         forwarded: Sequence[str] = (),
     ) -> Client:
         """The client behind a request, from its headers (names in lower case) and query.
@@ -140,7 +140,7 @@ class Guard(Budget):
         *,
         token_ok: bool = False,
         secret_ok: bool = False,
-        key_query: Sequence[str] = (),
+        key_query: tuple[str, ...] = (),
     ) -> Client:
         """The client behind a request, whose connection counts as a client's from now on. Cancelling it is safe.
 
