@@ -56,6 +56,7 @@ STEPS = (
     Step("adapters", "tests.measure.adapter_cost 1 64", 90),
     Step("cards", "tests.measure.small_cards 8 16 24", 150),
     Step("watermark", "tests.measure.watermark_cost 1 16 64", 90),
+    Step("soak", f"tests.measure.soak --model {CHECKPOINT}", 300),
     Step("saturate", f"agent_tts bench serve --model {CHECKPOINT} --saturate 256 --duration 20 --clients 4", 120, True),
 )
 
