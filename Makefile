@@ -67,7 +67,7 @@ all-tests: $(VENV)/dev
 	sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1
 
 quick-tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(CORES) -p no:schemathesis -m "not node and not alone and $(USUAL)" $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) -m "not node and not alone and $(USUAL)" $(ARGS)
 
 # What is missing is told before anything is installed. With it, no test may be skipped for want of a program.
 all-tests: export TOOLS_ARE_INSTALLED := 1

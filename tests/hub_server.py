@@ -23,6 +23,7 @@ class Hub:
     files: dict[str, bytes]
     sizes: dict[str, int] = field(default_factory=dict)  # wrong file sizes to report, by file
     refusal: tuple[int, str] | None = None  # status and code of every answer
+    refusals: dict[str, tuple[int, str]] = field(default_factory=dict)  # the same for other repositories
     gated: bool = False  # files are listed, but every download is refused
     breaks_off: dict[str, int] = field(
         default_factory=dict
@@ -52,6 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.asked.append((self.command, self.path, self.headers["Range"]))
         if self.hub.refusal:
             return self._refuse(*self.hub.refusal)
+        for repo, refusal in self.hub.refusals.items():
+            if f"/{repo}" in self.path:
+                return self._refuse(*refusal)
         if found := re.fullmatch(rf"/api/models/{REPO}(?:/revision/(\w+))?(?:\?.*)?", self.path):
             if found[1] not in (None, "main", COMMIT):
                 return self._refuse(404, "RevisionNotFound")

@@ -134,8 +134,21 @@ def jumping(enabled: bool) -> Iterator[None]:
             _Clock.reads = before
 
 
+def is_childless() -> bool:
+    """Whether this process has no child process, not even a dead one. To read that in /proc takes 40 times as long."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def has_children() -> bool:
     """Whether this process has child processes that may work, or dead ones that were not waited for."""
+    if is_childless():
+        return False
     for children in Path("/proc/self/task").glob("*/children"):
         try:
             if not all(map(_waits_for_a_clause, children.read_text().split())):

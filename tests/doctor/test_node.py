@@ -14,7 +14,7 @@ import pytest
 from agent_tts.agent.stt import SpeechToText
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
-from agent_tts.doctor import wants_agent
+from agent_tts.doctor import machine, wants_agent
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.doctor.node import node
 from tests.cli.process import invoke
@@ -103,7 +103,10 @@ def test_the_size_of_a_download_is_known_before(tmp_path: Path, model: str, told
     assert SpeechToText(settings.model_copy(update={"kind": "none"})).to_download is None
 
 
-def test_the_command_names_what_it_has_looked_at() -> None:
+def test_the_command_names_what_it_has_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the engines, which `test_machine.py` has tried."""
+    for name in ("espeak", "hibari"):
+        monkeypatch.setattr(machine, name, lambda _: [])
     quiet = ("--set", "agent.stt.kind=none", "--set", "agent.llm.base_url=http://127.0.0.1:9/v1")
     done = invoke("doctor", "--port", "0", "--set", "limits.rtc_peers=0", *quiet)
     assert done.returncode == 0, done.stdout

@@ -65,11 +65,24 @@ def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 # ---------------------------------------------------------------- start
 
 
-async def test_start_emits_ready_and_close_ends_it_cleanly() -> None:
-    """`start` emits `EngineReady` before it returns; `close` lets the engine exit, which is no loss."""
-    async with engine_process(tone_settings()) as (link, listener):
+async def test_an_engine_starts_answers_and_ends_cleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`start` emits `EngineReady` before it returns; `close` lets the engine exit, which is no loss.
+
+    Five heartbeats are answered within the limit for one. Commands of one tick are one write: hundreds of credits and
+    words a second must not cost as many system calls.
+    """
+    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (link, listener):
         assert isinstance(listener.seen[0], EngineReady)
         assert link.alive
+        start = asyncio.get_running_loop().time()
+        await listener.until(lambda: len(listener.all(EnginePong)) == 6)
+        assert 0.9 < asyncio.get_running_loop().time() - start < 3.0
+        writes = record_writes(monkeypatch)
+        for nonce in range(100, 150):
+            link.send(EnginePing(nonce))
+        assert writes == []
+        await listener.until(lambda: any(pong.nonce == 149 for pong in listener.all(EnginePong)))
+        assert writes[0] == b"".join(encode(EnginePing(nonce)) for nonce in range(100, 150))
     assert not link.alive
     assert str(link._child).endswith("(exit code 0)")
     assert listener.losses == []
@@ -80,8 +93,12 @@ def _proc(link: EngineProcess, file: str) -> bytes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in its environment, arguments or settings."""
+async def test_neither_secrets_nor_modules_of_the_current_directory_reach_the_engine_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets not in its environment, arguments or settings. Mutation: without -P it imports the module."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(f"{ENV_PREFIX}AUTH__API_KEYS", '["hush-key"]')
     monkeypatch.setenv("DATABASE_URL", "hush-elsewhere")
     monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared as a whole
@@ -100,16 +117,6 @@ async def test_secrets_do_not_reach_the_engine_process(monkeypatch: pytest.Monke
         assert b"AGENT_TTS_" not in data.upper()
     [setup] = decode(bytearray(), setups[0], TO_ENGINE)
     assert not {"auth", "ice_servers", "host"} & typed(Setup, setup).settings.keys()
-
-
-async def test_a_module_of_the_current_directory_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mutation: without -P the engine process imports files of the current directory."""
-    (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
-    monkeypatch.chdir(tmp_path)
-    async with engine_process(tone_settings()) as (link, _):
-        assert link.alive
 
 
 async def test_the_reason_of_a_failed_load_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +175,6 @@ async def test_a_process_that_is_no_engine_is_refused(
 # ---------------------------------------------------------------- supervision
 
 
-async def test_heartbeats_are_answered() -> None:
-    """Five times within the time limit for an answer."""
-    async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 1.0})) as (_, listener):
-        start = asyncio.get_running_loop().time()
-        await listener.until(lambda: len(listener.all(EnginePong)) == 6)
-        assert 0.9 < asyncio.get_running_loop().time() - start < 3.0
-
-
 async def test_an_engine_that_does_not_read_is_killed() -> None:
     """The commands that wait for it are bounded. Mutation: without the bound the front runs out of memory."""
     async with engine_process(tone_settings(timeouts={"engine_heartbeat_s": 60.0})) as (link, listener):
@@ -205,21 +204,17 @@ async def test_an_engine_whose_pipe_stays_open_is_lost(tmp_path: Path, monkeypat
         assert listener.losses == ["it ended"]
 
 
-async def test_events_before_its_death_are_delivered_before_the_loss() -> None:
-    """Audio that the engine sent before its death reaches the listener."""
-    async with engine_process(tone_settings()) as (link, listener):
-        speak(link, 1, instructions="fault:exit@3")
-        await listener.until(lambda: bool(listener.losses))
-        before = listener.seen[: listener.seen.index(listener.losses[0])]
-        assert sum(isinstance(event, Audio) for event in before) == 3
+async def test_what_it_sent_and_said_before_its_death_is_there(log: list[str]) -> None:
+    """Its audio comes before the loss. Its stderr is logged line by line, and the last line with its death.
 
-
-async def test_its_stderr_is_logged_line_by_line_and_its_last_line_on_death(log: list[str]) -> None:
-    """The log alone shows the cause of a crash, and nothing of the text."""
+    The log alone shows the cause of a crash, and nothing of the text.
+    """
     async with engine_process(tone_settings()) as (link, listener):
         pid = link.pid
-        speak(link, 1, "a secret word", instructions="fault:crash@0")
+        speak(link, 1, "a secret word, and enough of others", instructions="fault:crash@3")
         await listener.hellos(2)
+        before = listener.seen[: listener.seen.index(listener.losses[0])]
+        assert sum(isinstance(event, Audio) for event in before) == 3
     assert "engine: RuntimeError: scripted" in [line.strip() for line in log]
     assert any("in step" in line for line in log)
     assert not any("secret" in line for line in log)
@@ -238,18 +233,6 @@ async def test_a_fault_of_a_request_is_logged_at_its_level() -> None:
 
 
 # ---------------------------------------------------------------- commands
-
-
-async def test_commands_of_one_tick_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of credits and words a second must not cost as many system calls."""
-    async with engine_process(tone_settings()) as (link, listener):
-        await listener.until(lambda: bool(listener.all(EnginePong)))
-        writes = record_writes(monkeypatch)
-        for nonce in range(100, 150):
-            link.send(EnginePing(nonce))
-        assert writes == []
-        await listener.until(lambda: any(pong.nonce == 149 for pong in listener.all(EnginePong)))
-        assert writes[0] == b"".join(encode(EnginePing(nonce)) for nonce in range(100, 150))
 
 
 async def test_commands_to_a_missing_engine_are_dropped() -> None:

@@ -127,38 +127,40 @@ async def closed(sock: socket.socket) -> bool:
 # ---------------------------------------------------------------- the same speech
 
 
-async def test_every_link_hears_what_a_process_of_its_own_would_say() -> None:
+async def test_every_link_hears_what_it_would_hear_alone() -> None:
     """All use the same ids at once. Fails if ids of two links are one in the engine, or if events go astray."""
-    async with shared(3) as (_, fronts):
+    async with shared(3) as (process, fronts):
         texts = {number: f"{WORDS} {number}" for number in range(1, 6)}
         for text_no, text in texts.items():
             for no, front in enumerate(fronts):
                 speak(front.link, text_no, f"{text} {no}", lead_ms=None, seed=no)
         heard = [[await front.whole(number) for number in texts] for front in fronts]
-    async with engine_process(tone_settings()) as (process, alone):
+        alone = Front()
+        await alone.connect(process)
         for no, front in enumerate(fronts):
             assert isinstance(front.seen[0], EngineReady)
             assert [event.id for event in front.all(Started)] == list(texts)
             for text_no, text in texts.items():
-                speak(process, 10 * no + text_no, f"{text} {no}", seed=no)
-        await alone.until(lambda: len(alone.all(Finished)) == len(fronts) * len(texts))
+                speak(alone.link, 10 * no + text_no, f"{text} {no}", seed=no)
+                await alone.whole(10 * no + text_no)
         assert heard == [[alone.pcm(10 * no + number) for number in texts] for no in range(len(fronts))]
+        await alone.link.close()
 
 
-async def test_pongs_of_all_links_have_the_load_and_only_the_owners_have_what_counts_once() -> None:
-    async with shared(2) as (_, [one, other]):
-        one.link.send(Open(1, EngineOptions()))
+async def test_each_link_is_told_the_requests_of_the_others() -> None:
+    """A front knows its own. Fails if the last change within `LOAD_S` is not told.
+
+    Pongs of all links have the load, and only the owner's what counts once.
+    """
+    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]):
+        one.link.send(Open(100, EngineOptions()))
         await one.until(lambda: bool(one.all(Started)))
         for nonce in (100, 101):
             other.link.send(EnginePing(nonce))
         await other.until(lambda: any(pong.nonce == 101 for pong in other.all(EnginePong)))
         last = other.all(EnginePong)[-1]
         assert (last.speaking, last.queued, last.step_ms) == (1, 0, 0.0)
-
-
-async def test_each_link_is_told_the_requests_of_the_others() -> None:
-    """A front knows its own. Fails if the last change within `LOAD_S` is not told."""
-    async with shared(2, heartbeat_s=QUIET_S, slots=3) as (_, [one, other]):
+        one.link.send(Cancel(100))
         for number in (1, 2, 3, 4):
             one.link.send(Open(number, EngineOptions()))
         other.link.send(Open(1, EngineOptions()))
@@ -381,9 +383,17 @@ async def test_a_stopped_engine_is_late_and_then_lost() -> None:
 
 
 async def test_a_front_asks_again_until_it_gets_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not once it has one, or when the engine is given up."""
+    """And not once it has one, or when the engine is given up.
+
+    A second link is closed, because whoever hands them out may answer twice; the speech goes on.
+    """
     monkeypatch.setattr(engine_link, "ASK_S", 0.02)
     async with shared(2) as (process, [one, other]):
+        speak(one.link, 1, "a few words", lead_ms=300)
+        await one.connect(process)
+        assert await one.whole(1)
+        assert len(one.all(EngineReady)) == 1
+        assert one.losses == []
         for front in (one, other):
             assert front.link._link is not None
             front.link._link._transport.abort()  # type: ignore[union-attr]
@@ -393,15 +403,5 @@ async def test_a_front_asks_again_until_it_gets_a_link(monkeypatch: pytest.Monke
         asked = one.asked, other.asked
         await asyncio.sleep(0.2)
         assert (one.asked, other.asked) == asked
-        speak(one.link, 1, WORDS)
-        assert await one.whole(1)
-
-
-async def test_a_second_link_is_closed() -> None:
-    """Whoever hands out links may answer twice; the speech goes on."""
-    async with shared(1) as (process, [front]):
-        speak(front.link, 1, "a few words", lead_ms=300)
-        await front.connect(process)
-        assert await front.whole(1)
-        assert len(front.all(EngineReady)) == 1
-        assert front.losses == []
+        speak(one.link, 2, WORDS)
+        assert await one.whole(2)
