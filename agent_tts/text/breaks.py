@@ -28,6 +28,8 @@ _ENDINGS = re.compile(
     "ai|app|br|ca|ch|cn|co|com|css|csv|de|dev|docx?|edu|e[su]|exe|fr|go|gov|html|info|io|it|java|jpe?g|json|jp|js|kr|md|me|"
     "mp3|net|org|pdf|php|png|pt|py|rb|rs|ru|sh|sql|tsx?|txt|uk|us|vue|xml|ya?ml|zip"
 )
+# What a star belongs to that is behind it and closes no emphasis: a rating, or a code.
+_RATING = re.compile(r"[*#][*#\d]+|[(\"'“‘]?(?:\d(?:[.,]\d)?(?:[-–/]\d)?|[A-Z])")
 _ADDRESS = re.compile(r"[^\W_]\.[^\W\d_]{2}|@")
 
 Char = tuple[str, int]  # a character and its offset in the raw text
@@ -108,6 +110,10 @@ class Breaks:
     def in_address(self) -> bool:
         """Whether the last word so far is an address or the name of a file: "x.com/a"."""
         return _ADDRESS.search(self._word) is not None
+
+    @property
+    def in_rating(self) -> bool:
+        return _RATING.fullmatch(self._word) is not None
 
     @property
     def in_letter(self) -> bool:

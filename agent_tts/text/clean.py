@@ -8,8 +8,8 @@ Rules:
 * HTML tags are dropped, entities become their characters, emoji become white space;
 * special tokens of language models ("<|im_start|>", "<think>") are text, if the front has left them in.
 
-Marks are judged by their neighbours alone ("2 * 3", "2*3", "snake_case" keep them), not by a partner that may come much
-later, so that at most a tag (`MAX_TAG`) or a few marks are held back. Skipped text is not stored.
+Marks are judged by what is beside and before them ("2 * 3", "5*", "snake_case" keep them), not by a partner that may
+come much later, so that at most a tag (`MAX_TAG`) or a few marks are held back. Skipped text is not stored.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ _BEFORE_A_KEY = re.compile(
     "press|dial|enter|type|choose|select|option|key|button|drücken?|sie|wählen?|taste|sur|tapez|touche|puls[ae]|oprima|"
     "presion[ae]|mar(?:que|ca)|tecla|prem[ia]|digit[iae]|tasto|pressione|aperte|disque|нажмите|наберите|кнопку|цифру"
 )
+_BEFORE_A_CODE = re.compile(f"{_BEFORE_A_KEY.pattern}|use|code")
+_CODE_GOES_ON = re.compile(r"#.$|\*\+$")  # "*31#+49"
 _MAX_CODE = 12  # of keys
 _MAX_COMMAND = 16  # letters
 # What no formula between dollars has: a long word, words, the end of a sentence.
@@ -89,7 +91,8 @@ class Cleaner:
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
         self._cell: int | None = None  # offset of the cell's bar, likewise
         self._brackets = 0  # open brackets that were passed on
-        self._has_keys = False  # a number in brackets was a key in this line
+        self._emphasis = 0  # stars of emphasis that is open in this line: 1, 2, or both
+        self._has_keys = False  # a number in brackets, or behind a star, was a key in this line
         self._folds = False  # white space that comes next is left out
         self._returned = False  # the last character was a carriage return
         self._rules: dict[str, Rule] = {
@@ -186,7 +189,7 @@ class Cleaner:
         self._at_start = True
         self._in_table = self._folds = self._has_keys = False
         self._cell = self._gap = None
-        self._brackets = 0
+        self._brackets = self._emphasis = 0
 
     # ---------------------------------------------------------------- marks
 
@@ -209,9 +212,15 @@ class Cleaner:
             held = [*run, after]
             is_whole = yield from self._group(held, mark)
             return self._say_formula(_text(held[:-1]), held) if is_whole else self._give_up(held)
-        alone = mark == "*" and len(run) == 1 and (self._before.isspace() or self._before in _QUOTES)
-        if alone and not (self._at_start and after[0].isspace()):
-            return (yield from self._star(start, after))
+        if mark == "*" and not (is_word(self._before) and is_word(after[0])):
+            if self._before.isspace() or self._before in _QUOTES:
+                if len(run) < _MAX_RUN and not (self._at_start and after[0].isspace()):
+                    return (yield from self._stars(run, after))
+            else:
+                said, self._emphasis = len(run) & ~self._emphasis, self._emphasis & ~len(run)
+                if self._breaks.in_rating:
+                    self._pass_all(run[:said])
+                    return [after]
         if mark in "-=" and after[0] == ">" and self._before.isspace():
             if not (behind := (yield))[0].isspace():
                 self._pass_all([*run, after])
@@ -235,17 +244,28 @@ class Cleaner:
                 return True  # the rule under a table's head, or an empty cell
         return mark in "*_~" and not _is_spoken(mark, count, self._before, after)
 
-    def _star(self, start: int, after: Char) -> Mode:
-        """A key or a code: "Press *.", "*67 first"; not "*1984*" nor "*this*"."""
+    def _stars(self, run: list[Char], after: Char) -> Mode:
+        """Of a key or a code: "Press *.", "Dial *67 first", "**21*", one of "***21#**"; not "*1984*", "**24 h**"."""
         held = [after]
         while held[-1][0] and held[-1][0] in "0123456789#*" and len(held) < _MAX_CODE:
             held.append((yield))
-        code = _text(held[:-1])
-        if held[-1][0] in _PAUSES and not (code and held[-1][0] == ":"):
+        code, end = _text(held[:-1]), held[-1][0]
+        if end in _PAUSES and not (code and end == ":"):
             held.append((yield))
-        end = held[-1][0]
-        if not code.endswith("*") and (not end or end.isspace() or end in _QUOTES):
-            self._pass("*", start)
+        count, closing, alone = len(run), len(code) - len(code.rstrip("*")), end != " " and not self._at_start
+        behind = held[-1][0]
+        if behind and not behind.isspace() and behind not in _QUOTES and not _CODE_GOES_ON.search(code + behind):
+            said = 0
+        elif not code:
+            said = count if count == 1 or _is_spoken("*", count, self._before, end) else 0
+        elif closing:
+            said = max(0, count - closing) if count > 2 else count if count != closing and len(code) > 2 else 0
+        else:
+            dialled = self._has_keys or _BEFORE_A_CODE.fullmatch(self._breaks.last_word.lower())
+            self._has_keys = "#" in code or (count == 1 and bool(dialled or alone or end in ("", "\n")))
+            said = count if self._has_keys else 0
+        self._emphasis |= count - said
+        self._pass_all(run[:said])
         return held
 
     def _arrow(self, _: str, offset: int) -> None:

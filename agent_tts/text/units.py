@@ -4,7 +4,8 @@ A unit ends at the first of
 * a line break,
 * white space after clause punctuation ("3.14", "10:30", "e.g." and "Dr. Smith" stay whole), or a CJK clause mark,
 * white space after as many words as a unit may have (one with `each_word`), or after `MAX_CHARS` characters,
-* the next CJK character after CJK text without punctuation that is as long as those words,
+* the next character after as much text of a script without spaces as those words are, in Thai and its kin between two
+  syllables, where these are known, before it is twice as long,
 * the next character after `MAX_RUN` characters without white space,
 * the next digit after `MAX_DIGITS` digits in a row.
 
@@ -26,17 +27,17 @@ from agent_tts.text.chars import (
     OPENERS,
     WIDE_CLAUSE_MARKS,
     extends,
-    is_cjk,
     is_silent,
 )
 from agent_tts.text.data import data, words
+from agent_tts.text.words import is_unspaced, last_syllable
 
 MAX_WORDS = 16  # of a unit, once they have grown
 MAX_CHARS = 160  # of a unit, at white space
 MAX_RUN = 80  # characters without white space
 MAX_DIGITS = 24  # in a row; espeak-ng leaves out what comes after the 31st
 MAX_CLUSTER = 32  # code points of one visible character; Unicode's stream-safe format allows 30 marks
-CJK_PER_WORD = 4  # characters of CJK text that count as one word
+LETTERS_PER_WORD = 4  # of scripts without spaces that count as one word; marks do not count
 
 _MARKS = CLAUSE_MARKS | WIDE_CLAUSE_MARKS
 _CLOSERS = "".join(CLOSERS) + " "
@@ -86,9 +87,9 @@ class Cutter:
         self.each_word = False
         self._chars: list[str] = []  # the unit in the making
         self._offsets: list[int] = []  # where its characters are in the raw text
-        self._limit = CJK_PER_WORD * first_words  # length of a unit, in CJK characters
-        self._max_limit = max(self._limit, CJK_PER_WORD * MAX_WORDS)  # what the limit grows to
-        self._said = 0  # length of the unit so far, in CJK characters
+        self._limit = LETTERS_PER_WORD * first_words  # length of a unit, in letters of scripts without spaces
+        self._max_limit = max(self._limit, LETTERS_PER_WORD * MAX_WORDS)  # what the limit grows to
+        self._said = 0  # length of the unit so far, in such letters
         self._speakable = False  # whether anything of the unit can be heard
         self._open = False  # whether the unit before ended without a mark
         self._word = 0  # where in the unit its last word starts
@@ -133,8 +134,8 @@ class Cutter:
 
     def _end_word(self) -> None:
         word = "".join(self._chars[self._word :])
-        if not any(map(is_cjk, word)) and not all(map(is_silent, word)):
-            self._said += CJK_PER_WORD
+        if not any(map(is_unspaced, word)) and not all(map(is_silent, word)):
+            self._said += LETTERS_PER_WORD
         bare = word.rstrip(_CLOSERS)
         ends_clause = bare[-1:] in _MARKS and not is_abbreviation(bare)
         if self.each_word:
@@ -151,7 +152,7 @@ class Cutter:
             self._cluster += 1
         else:
             if self._chars and self._ends_before(ch):
-                self.cut()
+                self._cut_before(ch)
             self._cluster = 1
             self._digits = self._digits + 1 if ch.isdigit() else 0
         if not self._in_word:
@@ -159,7 +160,7 @@ class Cutter:
             self._word = len(self._chars)
         self._keep(ch, offset)
         self._speakable = self._speakable or not is_silent(ch)
-        self._said += is_cjk(ch)
+        self._said += is_unspaced(ch)
         if ch in OPENERS:
             self._quotes += 1
         elif ch in CLOSERS:
@@ -179,6 +180,20 @@ class Cutter:
             self._wide_end = False
             return not (ch.isdigit() and self._chars[-1] in WIDE_CLAUSE_MARKS)  # "10：30"
         return self._said >= self._limit and ch not in NOT_FIRST
+
+    def _cut_before(self, ch: str) -> None:
+        """Cut, or between two syllables of this script; nowhere while a place for that may come."""
+        run = "".join(self._chars[self._word :])
+        place = self._word + last_syllable(run + ch)
+        if not "\u0e00" <= run[-1] < "\u3000" or self._said >= 2 * self._limit or len(run) >= MAX_RUN:
+            self.cut()
+        elif 2 * place >= len(self._chars) > place:
+            rest, offsets = self._chars[place:], self._offsets[place:]
+            del self._chars[place:], self._offsets[place:]
+            self.cut()
+            self._chars, self._offsets = rest, offsets
+            self._said = sum(map(is_unspaced, rest))
+            self._speakable = self._in_word = True
 
     def _keep(self, ch: str, offset: int) -> None:
         self._chars.append(ch)

@@ -34,6 +34,21 @@ CLUSTER = f"[{_BEFORE}]?{UNSPACED}[{MARKS}]*(?:(?<=[{_STACKS}])[{_LETTERS}][{MAR
 _OPENERS = "[\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]{0,4}"
 _BEHIND = "[^\\w\\s\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]*"
 
+_SIGNED = "[ก-ฮກ-ຮ][ัิ-ู็-๋ັິ-ູົ່-໋]"  # a consonant of Thai or Lao with a vowel or a tone
+# Where in such a script a syllable ends before a letter that begins the next one, most likely:
+_SYLLABLE_END = re.compile(
+    # before a vowel that is written first, behind a sign that ends a syllable, in Yi behind any character;
+    rf"(?<=.)(?=[{_BEFORE}])|[ะำๆฯະຳໆຯ\u1038\u17c7\u17c8\u0f0b](?=[{_LETTERS}])|[\ua000-\ua48f]"
+    # in Thai and Lao behind the consonant that a short vowel has, unless a silent one follows, and behind a vowel, or
+    # one with a common last consonant, before a consonant with a sign that cannot be the second of two;
+    r"|[ัັົ][่-๋່-໋]?[ก-ฮກ-ຮ](?=[ก-ฮ]..|[ກ-ຮ])(?![ก-ฮ]{1,2}์|ร[ก-ฮ])"
+    rf"|(?:[าิ-ูາິ-ູ][่-๋່-໋]?|[่-๋່-໋][อອ])(?:(?={_SIGNED})|[กงดนบมยรวກງດນບມຍວ](?=(?![รลวຣລວ]){_SIGNED}))"
+    # before a letter of Burmese that is not killed or stacked, and one of Khmer with a vowel or a letter below it.
+    rf"|(?<=[^{_STACKS}])(?=[\u1000-\u102a\u103f](?:(?![\u1039\u103a])[{MARKS}])*(?![{MARKS}]).)"
+    rf"|(?<=[^{_STACKS}])(?=[\u1780-\u17a2][\u17c6-\u17d1]*[\u17b6-\u17c5\u17d2])"
+)
+_UNSPACED = re.compile(UNSPACED)
+
 _WORD = re.compile(rf"{_OPENERS}{CLUSTER}{_BEHIND}|(?:(?!{_OPENERS}{UNSPACED})\S)+")
 # Two words with a NUL between them of which one has no space beside it.
 _JOINED = re.compile(f"{UNSPACED}[{MARKS}]*{_BEHIND}\\0|\\0{_OPENERS}{UNSPACED}")
@@ -44,6 +59,16 @@ def words(text: str) -> Iterator[tuple[int, str]]:
     """Where each word begins, and the word. The last one may go on in later text, no other changes with it."""
     for match in _WORD.finditer(text):
         yield match.start(), match.group()
+
+
+def is_unspaced(ch: str) -> bool:
+    """A letter of a script without spaces: Han, kana, or one that begins a cluster of Thai and its kin."""
+    return ch >= "\u0e00" and _UNSPACED.match(ch) is not None
+
+
+def last_syllable(text: str) -> int:
+    """Where the last syllable of a text begins that goes on, as far as it is known; 0: nowhere."""
+    return max((found.end() for found in _SYLLABLE_END.finditer(text)), default=0)
 
 
 def are_joined(before: str, after: str) -> bool:

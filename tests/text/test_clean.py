@@ -120,6 +120,17 @@ CASES = [
     ("*100# and *#06#, *9; *67.", "*100# and *#06#, *9; *67."),
     ('Press "*", (*), or *, then #.\nNo *\nend', 'Press "*", (*), or *, then #. No *, end'),
     ("*1984* and *24/7* and *2001: A Space Odyssey* *...so*", "1984 and 24/7 and 2001: A Space Odyssey ...so"),
+    (
+        "Rated 5* by all, a 4.5* hotel, 3-4* inns (5*), 5*-rated",
+        "Rated 5* by all, a 4.5* hotel, 3-4* inns (5*), 5*-rated",
+    ),
+    ("**Rated 5*** and *Rated 5* and **a 5* one**; grade A*", "Rated 5* and Rated 5 and a 5* one; grade A*"),
+    ("Dial **21*, **21*555# or *31#+49 or **61*+49#", "Dial **21*, **21*555# or *31#+49 or **61*+49#"),
+    ("*#06#\n- *67\n- **\\*100#** or ***21#** or **##002#**", "*#06#, *67, *100# or *21# or ##002#"),
+    ("*24 hours* or **24 hours** or **24, 25**", "24 hours or 24 hours or 24, 25"),
+    ("**1. Install** it, **21** times; use *67 and *68", "1. Install it, 21 times; use *67 and *68"),
+    ("The code is *67. Press **1 or 2**, not **5* hotel**", "The code is *67. Press 1 or 2, not 5* hotel"),
+    ("No fee* for $9*\n*Terms apply.", "No fee for $9, Terms apply."),
     # arrows
     ("Settings → Privacy", "Settings , Privacy"),
     ("A→B, C⇒D ➡️ E ⬆ F\n→ G →\nH", "A, B, C, D , E , F, G , H"),

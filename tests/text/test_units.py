@@ -114,6 +114,27 @@ def test_cjk_marks_end_a_clause_at_once() -> None:
     assert clauses("你好，世界！今天、很好。") == ["你好，", "世界！", "今天、", "很好。"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "การประชุม|เริ่มเวลาสามโมง|เย็นที่ห้องประชุมใหญ่กรุณามาถึงก่อนสิบนาที|เพื่อลงทะเบียน",
+        "บัตรเครดิตของคุณหมด|อายุแล้วพันธ์กรุง|เทพมหานครสมัครสมาชิกวันจันทร์",
+        "สวัสดีครับ|ยินดีต้อนรับเข้า|สู่บริการลูกค้า",
+        "สวัสดีค่ะ |กรุณารอสักครู่ ดิฉันจะ|ตรวจสอบให้ทันทีค่ะ",
+        "ขอโทษครับ|หมายเลขที่ท่านเรียก|ไม่สามารถติดต่อได้",
+        "မင်္ဂလာပါ|ကျွန်တော်တို့ရဲ့ဝန်ဆောင်မှုကိုကြိုဆိုပါတယ်",
+        "ခဏစောင့်ပေးပါကျေးဇူး|တင်ပါတယ်",
+        "សួស្តីស្វាគមន៍មក|កាន់សេវាកម្មរបស់យើង",
+        "ສະບາຍດີ|ຍິນດີຕ້ອນຮັບ|ສູ່ການບໍລິການ",
+        "བཀྲ་ཤིས་བདེ་|ལེགས་",
+        "หหหหหหหหหหหหหหหห|หห",  # nothing tells where a syllable ends
+    ],
+)
+def test_thai_and_its_kin_are_cut_between_syllables_as_soon_as_spaced_text(text: str) -> None:
+    """The first unit has about two words, the next ones twice as much each: nothing waits for white space."""
+    assert texts(text.replace("|", "")) == text.split("|")
+
+
 def test_cjk_quotes_stay_with_their_clause() -> None:
     """In open quotes one more character decides; a mark after it belongs to the clause too."""
     assert clauses("「真的？！」他说。") == ["「真的？！」", "他说。"]
