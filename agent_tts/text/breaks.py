@@ -28,9 +28,6 @@ _ENDINGS = re.compile(
     "ai|app|br|ca|ch|cn|co|com|css|csv|de|dev|docx?|edu|e[su]|exe|fr|go|gov|html|info|io|it|java|jpe?g|json|jp|js|kr|md|me|"
     "mp3|net|org|pdf|php|png|pt|py|rb|rs|ru|sh|sql|tsx?|txt|uk|us|vue|xml|ya?ml|zip"
 )
-# What a star belongs to that is behind it and closes no emphasis: a rating, or a code.
-_RATING = re.compile(r"[*#][*#\d]+|[(\"'“‘]?(?:\d(?:[.,]\d)?(?:[-–/]\d)?|[A-Z])")
-_ADDRESS = re.compile(r"[^\W_]\.[^\W\d_]{2}|@")
 
 Char = tuple[str, int]  # a character and its offset in the raw text
 
@@ -48,8 +45,9 @@ class Breaks:
         self._lines = 0  # line breaks since the last visible character
         self._broken_at = 0  # offset of the first
         self._length = 0  # visible characters of the line so far
-        self._prose = self._prose_before = True  # the line, and the one before, is not an item, a row or a heading
-        self._word = self.last_word = ""  # the last characters without white space, and those before them
+        # Whether the line, and the one before, is not an item of a list, a row of a table, a heading or the like.
+        self.prose = self._prose_before = True
+        self.word = self.last_word = ""  # the last characters without white space, and those before them
         self._held: list[Char] = []  # the begin of a word right behind a point
 
     def push(self, ch: str, offset: int) -> None:
@@ -60,18 +58,18 @@ class Breaks:
             self._pass_held(ch)
         if ch.isspace():
             if not self._lines:
-                self._length, self.last_word, self._word = self._length + 1, self._word or self.last_word, ""
+                self._length, self.last_word, self.word = self._length + 1, self.word or self.last_word, ""
                 self._sink(ch, offset)
             return
         if self._lines:
             self._begin_line(ch)
-        if ch.isalpha() and self._word and (end := self._word.rstrip(_CLOSERS))[-1:] in _ENDS and not ch.islower():
+        if ch.isalpha() and self.word and (end := self.word.rstrip(_CLOSERS))[-1:] in _ENDS and not ch.islower():
             if end.endswith(".") and not end.endswith(".."):
                 self._held.append((ch, offset))
                 return
             if end.strip(_ENDS):
                 self._sink(" ", offset)
-                self._word = ""
+                self.word = ""
         self._pass(ch, offset)
 
     def pass_letters(self, rest: str, offset: int) -> bool:
@@ -79,7 +77,7 @@ class Breaks:
         if self._held:
             return False
         self._length += len(rest)
-        self._word = (self._word + rest)[-MAX_HELD:]
+        self.word = (self.word + rest)[-MAX_HELD:]
         self._paused, self._heard = False, rest[-1]
         self._letters(rest, offset)
         return True
@@ -93,40 +91,13 @@ class Breaks:
         self._pass_held("")
         self._mark(end=False, offset=offset)
 
-    def mark_line(self) -> None:
-        """The line is an item of a list, a row of a table, a heading or the like."""
-        self._prose = False
-
-    @property
-    def in_item(self) -> bool:
-        return not self._prose
-
-    @property
-    def in_word(self) -> bool:
-        """Whether a word of prose ends here, rather than a name of a program."""
-        return len(self._word) > 1 and self._word.isalpha()
-
-    @property
-    def in_address(self) -> bool:
-        """Whether the last word so far is an address or the name of a file: "x.com/a"."""
-        return _ADDRESS.search(self._word) is not None
-
-    @property
-    def in_rating(self) -> bool:
-        return _RATING.fullmatch(self._word) is not None
-
-    @property
-    def in_letter(self) -> bool:
-        """Whether the last word is one letter so far, as the names of a formula are."""
-        return len(self._word) == 1 and self._word.isalpha()
-
     def end_line(self, offset: int) -> None:
         self._pass_held("")
         if not self._lines:
             self._broken_at = offset
-            self._prose_before = self._prose and self._length >= WRAP
+            self._prose_before = self.prose and self._length >= WRAP
         self._lines += 1
-        self._length, self._prose, self._word = 0, True, ""
+        self._length, self.prose, self.word = 0, True, ""
         if self._paused:
             self._begin_line("")
 
@@ -138,12 +109,12 @@ class Breaks:
 
     def _begin_line(self, first: str) -> None:
         """Pass on the line breaks before the first character of a line; "": whatever it is."""
-        if not self._paused and self._lines == 1 and self._prose_before and self._prose and first.isalpha():
+        if not self._paused and self._lines == 1 and self._prose_before and self.prose and first.isalpha():
             self._sink(" ", self._broken_at)
         else:
             self._mark(end=self._lines > 1, offset=self._broken_at)
             self._sink("\n", self._broken_at)
-        self._lines, self._word = 0, ""
+        self._lines, self.word = 0, ""
 
     def _mark(self, *, end: bool, offset: int) -> None:
         if not self._paused:
@@ -152,7 +123,7 @@ class Breaks:
 
     def _pass(self, ch: str, offset: int) -> None:
         self._length += 1
-        self._word = (self._word + ch)[-MAX_HELD:]
+        self.word = (self.word + ch)[-MAX_HELD:]
         if ch in _MARKS:
             self._paused = True
         elif ch.isalnum() or not is_silent(ch):
@@ -162,10 +133,10 @@ class Breaks:
     def _pass_held(self, after: str) -> None:
         """Pass on the word behind a point, which ends before `after`."""
         held, self._held = self._held, []
-        before = self._word.rstrip(_CLOSERS)[:-1].lstrip("\"'“‘«([{¿¡")
+        before = self.word.rstrip(_CLOSERS)[:-1].lstrip("\"'“‘«([{¿¡")
         if held and _begins("".join(ch for ch, _ in held), before, after):
             self._sink(" ", held[0][1])
-            self._word = ""
+            self.word = ""
         for ch, offset in held:
             self._pass(ch, offset)
 

@@ -59,6 +59,9 @@ _MAX_COMMAND = 16  # letters
 _PROSE = re.compile(r"(?<![\\{A-Za-z])[^\W\d_]{4}$|\s[^\W\d_]{3}$|[.;:!?]\s$")
 # The begin of a script of a formula, as far as it goes.
 _SCRIPT = re.compile(r"[_^](?:[-−+]?(?:\d*|[^\W\d_])|\\[A-Za-z]*|\{)")
+# The last word so far: a rating or a code, whose star closes no emphasis; an address, or the name of a file.
+_RATING = re.compile(r"[*#][*#\d]+|[(\"'“‘]?(?:\d(?:[.,]\d)?(?:[-–/]\d)?|[A-Z])")
+_ADDRESS = re.compile(r"[^\W_]\.[^\W\d_]{2}|@")
 _LETTERS = re.compile("[a-z]*")
 _QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -207,7 +210,7 @@ class Cleaner:
         if mark == "`" or (mark == "~" and len(run) >= 3 and self._at_start):
             code = self._code_span(len(run), after) if len(run) < 3 else self._fenced_code(*run[0], len(run), after)
             return (yield from code)
-        below = after[0] == "{" or (after[0].isdecimal() and self._breaks.in_letter)
+        below = after[0] == "{" or (after[0].isdecimal() and _is_letter(self._breaks.word))
         if mark == "_" and len(run) == 1 and below and is_word(self._before):
             held = [*run, after]
             is_whole = yield from self._group(held, mark)
@@ -218,7 +221,7 @@ class Cleaner:
                     return (yield from self._stars(run, after))
             else:
                 said, self._emphasis = len(run) & ~self._emphasis, self._emphasis & ~len(run)
-                if self._breaks.in_rating:
+                if _RATING.fullmatch(self._breaks.word):
                     self._pass_all(run[:said])
                     return [after]
         if mark in "-=" and after[0] == ">" and self._before.isspace():
@@ -236,7 +239,7 @@ class Cleaner:
     def _is_markup(self, mark: str, count: int, after: str) -> bool:
         if self._at_start:
             if mark == "•" or (mark in "*-+" and count == 1 and after.isspace()) or (mark == "#" and after.isspace()):
-                self._breaks.mark_line()
+                self._breaks.prose = False
                 return True  # a bullet, or a heading
             if mark in "*-_=" and count >= (2 if mark == "*" else 3):
                 return True  # a rule, the line under a heading, or bold
@@ -295,7 +298,7 @@ class Cleaner:
         an arrow: "Settings > Privacy".
         """
         held = [(yield)]
-        if held[0][0].isspace() and (self._breaks.in_item if self._at_start else self._before.isspace()):
+        if held[0][0].isspace() and (not self._breaks.prose if self._at_start else self._before.isspace()):
             held.append((yield))
         ch, word = held[-1][0], self._breaks.last_word
         if not self._at_start and len(held) > 1 and ch.isupper() and len(word) > 1 and word.isalpha():
@@ -360,9 +363,9 @@ class Cleaner:
     def _power(self, mark: str, start: int) -> Mode:
         """x^2, 10^{-3}; a letter only above another one."""
         held = [(mark, start)]
-        raised = (is_word(self._before) or self._before == ")") and not self._breaks.in_address
+        raised = (is_word(self._before) or self._before == ")") and not _ADDRESS.search(self._breaks.word)
         is_whole = raised and (yield from self._group(held))
-        if is_whole and (self._breaks.in_letter or not held[-2][0].isalpha() or not self._before.isalpha()):
+        if is_whole and (_is_letter(self._breaks.word) or not held[-2][0].isalpha() or not self._before.isalpha()):
             return self._say_formula(f"^{{{_text(held[1:-1]).strip('{}')}}}", held)
         self._pass(mark, start)
         return held[1:] or [(yield)]
@@ -400,7 +403,7 @@ class Cleaner:
         after = yield
         if self._at_start:
             self._in_table = True
-            self._breaks.mark_line()
+            self._breaks.prose = False
         elif self._in_table:
             self._cell = start
             self._at_start = True
@@ -471,7 +474,9 @@ class Cleaner:
                 self._has_keys = True
                 self._pass_all(held[:-2])
                 return held[-1:]
-            elif not is_word(self._before) or (self._breaks.in_word and not is_word(after)):
+            elif not is_word(self._before) or (
+                len(self._breaks.word) > 1 and self._breaks.word.isalpha() and not is_word(after)
+            ):
                 self._folds = self._folds or self._before.isspace()
                 return (yield from self._target()) if after == "(" else held[-1:]
         if is_word(self._before):  # array[0]
@@ -617,6 +622,11 @@ class Cleaner:
 
 def _text(chars: list[Char]) -> str:
     return "".join(ch for ch, _ in chars)
+
+
+def _is_letter(word: str) -> bool:
+    """Whether a word is one letter, as the names of a formula are."""
+    return len(word) == 1 and word.isalpha()
 
 
 def _is_spoken(mark: str, count: int, before: str, after: str) -> bool:

@@ -34,9 +34,8 @@ class Directives:
         self._abilities = abilities
         self._languages = languages or {}
         self._own = language
-        self.prosody = Prosody()
-        self.style = Style(None)
-        self.language = Language(None)
+        # The last one of each kind.
+        self._in_force: dict[type, Directive] = {type(one): one for one in (Prosody(), Style(None), Language(None))}
 
     def take(self, directive: Directive) -> Directive | None:
         """What the engine has to do; None if it changes nothing, so that nothing of it may be heard."""
@@ -46,21 +45,14 @@ class Directives:
             case Say():
                 return directive if "ipa" in self._abilities else in_letters(directive)
             case Prosody():
-                before, self.prosody = self.prosody, self._able(directive)
-                return None if before == self.prosody else self.prosody
-            case Style():
-                before_style, self.style = self.style, directive if "style" in self._abilities else self.style
-                return None if before_style == self.style else self.style
+                names = Prosody.__match_args__
+                directive = Prosody(*(getattr(directive, name) if name in self._abilities else 1.0 for name in names))
+            case Style() if "style" not in self._abilities:
+                return None
             case Language():
-                before_language, self.language = self.language, self._known(directive)
-                return None if before_language == self.language else self.language
-
-    def _able(self, prosody: Prosody) -> Prosody:
-        speed, volume, pitch = (
-            value if ability in self._abilities else 1.0
-            for ability, value in (("speed", prosody.speed), ("volume", prosody.volume), ("pitch", prosody.pitch))
-        )
-        return Prosody(speed, volume, pitch)
+                directive = self._known(directive)
+        before, self._in_force[type(directive)] = self._in_force[type(directive)], directive
+        return None if before == directive else directive
 
     def _known(self, language: Language) -> Language:
         """With a code of the engine; the request's own language if it does not speak this one."""

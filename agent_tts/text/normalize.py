@@ -54,25 +54,17 @@ RUNS: dict[str, type[Runs]] = {"ja": Japanese, "ko": Korean, "zh": Chinese, "cmn
 _MONTH_FIRST = frozenset(("", "us", "ca", "ph"))  # regions of English that write 12/31/2024
 
 
-def table_of(language: str) -> Table | None:
-    """The table of a language code, that of Britain for English elsewhere than in America; None if there is none."""
+def rules_of(language: str) -> Table | Runs | None:
+    """The rules of a language code, those of Britain for English elsewhere than in America; None if there are none."""
     code, _, region = language.lower().partition("-")
-    return _table(code, day_first=code == "en" and region.partition("-")[0] not in _MONTH_FIRST)
+    return _rules(code.replace("cmn", "zh"), day_first=code == "en" and region.partition("-")[0] not in _MONTH_FIRST)
 
 
 @cache
-def _table(code: str, *, day_first: bool) -> Table | None:
+def _rules(code: str, *, day_first: bool) -> Table | Runs | None:
+    if code in RUNS:
+        return RUNS[code].of(code)
     return TABLES[code].of(code, **{"day_first": True} if day_first else {}) if code in TABLES else None
-
-
-def runs_of(language: str) -> Runs | None:
-    """The runs of a language code; None if it has a table, or is not known."""
-    return _runs(language.lower().partition("-")[0].replace("cmn", "zh"))
-
-
-@cache
-def _runs(code: str) -> Runs | None:
-    return RUNS[code].of(code) if code in RUNS else None
 
 
 def prepare() -> None:
@@ -90,10 +82,10 @@ def normalizer(sink: Sink, language: str) -> _InRuns | _InWords | None:
 
     A replacement has the offsets of the characters that it replaces, in order. None without numbers for the language.
     """
-    if runs := runs_of(language):
-        return _InRuns(sink, runs)
-    table = table_of(language)
-    return _InWords(sink, table) if table else None
+    rules = rules_of(language)
+    if isinstance(rules, Runs):
+        return _InRuns(sink, rules)
+    return _InWords(sink, rules) if rules else None
 
 
 class _InRuns:

@@ -21,7 +21,7 @@ def read(text: str, *, whole: bool = True) -> tuple[str, Breaks]:
             case "|":
                 breaks.pause(offset)
             case "#":
-                breaks.mark_line()
+                breaks.prose = False
             case _:
                 breaks.push(ch, offset)
     if whole:
@@ -68,9 +68,6 @@ def test_a_long_word_is_not_held_and_begins_no_sentence() -> None:
     assert read(f"one.S{'s' * MAX_HELD}s", whole=False)[0] == f"one.S{'s' * MAX_HELD}s"
 
 
-@pytest.mark.parametrize(
-    ("text", "is_in_word"),
-    [("", False), ("on", True), ("o1", False), ("on ", False), ("on\n", False), ("one?T", False)],
-)
-def test_a_word_of_prose_has_letters_alone(text: str, is_in_word: bool) -> None:
-    assert read(text)[1].in_word is is_in_word
+@pytest.mark.parametrize(("text", "word"), [("", ""), ("a on", "on"), ("on ", ""), ("on\n", ""), ("one?T", "T")])
+def test_the_last_word_so_far_is_known(text: str, word: str) -> None:
+    assert read(text)[1].word == word

@@ -46,14 +46,7 @@ class State:
 
     def since(self, told: State) -> list[Directive]:
         """The directives that lead from `told` to this."""
-        if self == told:
-            return []
-        pairs: list[tuple[Directive, Directive]] = [
-            (self.prosody, told.prosody),
-            (self.style, told.style),
-            (self.language, told.language),
-        ]
-        return [new for new, old in pairs if new != old]
+        return [new for name in State.__match_args__ if (new := getattr(self, name)) != getattr(told, name)]
 
 
 class Offsets:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from agent_tts.text.spoken.table import NOTHING, DayFirst, SpokenRule, Table, any_of, cardinal, ordinal, rule
+from agent_tts.text.spoken.table import SpokenRule, Table, any_of, cardinal, full_year, ordinal, rule, say_year
 from agent_tts.text.spoken.vocabulary import Noun
 
 
 @dataclass(frozen=True)
-class German(DayFirst):
+class German(Table):
     """Its words are those of `languages.toml`, which says what they are."""
 
     dative: bool = False  # this is the table behind one of `datives`
@@ -20,19 +20,10 @@ class German(DayFirst):
     nominatives: frozenset[str] = frozenset()
     dative_ordinals: frozenset[str] = frozenset()
     before_year: frozenset[str] = frozenset()
-    neuter: re.Pattern[str] = NOTHING
     ordered: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, before: str) -> Table:
         return _dative() if before in self.datives else self
-
-    def integer(self, number: int, gender: str = "") -> str:
-        said = super().integer(number, gender)
-        if self.dative and gender and number == 1:
-            return "einer" if gender == "f" else "einem"
-        if gender and said.endswith("eins"):
-            return said[:-1] + ("e" if gender == "f" else "")
-        return said
 
     def half(self, noun: str, before: str) -> str | None:
         """Behind a verb it is most often what is taken or given: "Nehmen Sie einen halben Liter"."""
@@ -42,18 +33,13 @@ class German(DayFirst):
         given = gender == "m" and before[-1:].isalpha() and before not in self.nominatives
         return f"einen halben {noun}" if given else super().half(noun, before)
 
-    def gender_of(self, noun: str, number: int) -> str:
-        if self.neuter.fullmatch(noun):
-            return "n"
-        return "f" if self.feminine.fullmatch(noun) and not self.not_feminine.fullmatch(noun) else "m"
-
     def part(self, each: str) -> Noun:
         return Noun(f"{each}l".capitalize(), f"{each}l".capitalize())
 
     def rules(self) -> tuple[SpokenRule, ...]:
         months = any_of(self.all_months)
         return (
-            rule(rf"(\d{{1,2}})\.\ ?({months})\.?(?:\ (\d{{4}}))?", self._named_date),
+            rule(rf"(\d{{1,2}})\.\ ?({months})\.?(?:\ (\d{{4}}))?", self._day_of_month),
             rule(r"(\d{1,2})\.\ ?(\d{1,2})\.(?:\ ?(\d{4}|\d\d))?", self._pointed_date),
             *self.dates(),
             rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
@@ -65,7 +51,7 @@ class German(DayFirst):
 
     def date(self, day: int, month: int, year: int | None, before: str) -> str:
         said = f"{self._ordered(day, before)} {self.months[month - 1]}"
-        return said if year is None else f"{said} {_year(year)}"
+        return said if year is None else f"{said} {say_year(year, 'de')}"
 
     def _ordered(self, number: int, before: str) -> str:
         """An ordinal: "am dritten", "der dritte", "dritter"."""
@@ -74,15 +60,15 @@ class German(DayFirst):
             return f"{said}n"
         return said if before in ("der", "die", "das") else f"{said}r"
 
-    def _named_date(self, match: re.Match[str], before: str) -> str:
-        return self.date(int(match[1]), self.month(match[2]), int(match[3]) if match[3] else None, before)
+    def _day_of_month(self, match: re.Match[str], before: str) -> str:
+        return self.date(int(match[1]), self.month(match[2]), full_year(match[3]), before)
 
     def _pointed_date(self, match: re.Match[str], before: str) -> str | None:
-        day, month, year = int(match[1]), int(match[2]), match[3] or ""
-        certain = len(year) == 4 or before in self.dative_ordinals or self._is_day(before)
+        day, month = int(match[1]), int(match[2])
+        certain = len(match[3] or "") == 4 or before in self.dative_ordinals or self._is_day(before)
         if not certain or not 0 < day <= 31 or not 0 < month <= 12:
             return None
-        return self.date(day, month, int(year) + 2_000 * (len(year) == 2) if year else None, before)
+        return self.date(day, month, full_year(match[3]), before)
 
     def _ordinal(self, match: re.Match[str], before: str) -> str | None:
         """After an article; otherwise the point may end a sentence, or number a list, but not before some nouns."""
@@ -99,22 +85,16 @@ class German(DayFirst):
         if len(match[1]) == 2:
             return f"{cardinal(int(match[1]), 'de')}er{match[3] or ''}" if match[2] else None
         if match[2]:
-            return f"{_year(int(match[1]))}er{match[3] or ''}"
+            return f"{say_year(int(match[1]), 'de')}er{match[3] or ''}"
         word = before.rstrip(".")
         is_year = word in self.before_year or not word or word.capitalize() in self.all_months
-        return _year(int(match[1])) if is_year else None
+        return say_year(int(match[1]), "de") if is_year else None
 
 
 @cache
 def _dative() -> German:
-    return German.of("de", dative=True)
-
-
-def _year(number: int) -> str:
-    century, rest = divmod(number, 100)
-    if not 1_100 <= number < 2_000:
-        return cardinal(number, "de")
-    return f"{cardinal(century, 'de')}hundert{cardinal(rest, 'de') if rest else ''}"
+    forms = ("f:^eins$>einer", "m|n:^eins$>einem", *German.of("de").forms)
+    return German.of("de", dative=True, forms=forms)
 
 
 def _clock(match: re.Match[str], _: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.table import SpokenRule, Table, any_of, cardinal, full_year, ordinal, roman, rule, say_year
 from agent_tts.text.spoken.vocabulary import column
 
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
@@ -18,7 +18,7 @@ _HOUR = r"([01]?\d|2[0-4])"
 class English(Table):
     """Its words are those of `languages.toml`, which says what they are."""
 
-    day_first: bool = False  # as everywhere but in America: 31/12 is the thirty first of December
+    day_first: bool = False  # it is everywhere but in America
     paired: frozenset[str] = frozenset()
     decades: frozenset[str] = frozenset()
     before_year: frozenset[str] = frozenset()
@@ -28,18 +28,11 @@ class English(Table):
     people: tuple[str, ...] = ()
 
     def rules(self) -> tuple[SpokenRule, ...]:
-        day, month = (r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])")
-        first, second = (day, month) if self.day_first else (month, day)
         name = rf"(?P<month>{any_of(self.all_months)})\.?"
         return (
-            rule(r"(?P<year>\d{4})([-/])(?P<month>0\d|1[0-2])\2(?P<day>[0-2]\d|3[01])", self._date),
-            *(
-                rule(rf"{one}(?P<separator>[/-]){other}(?P=separator)(?P<year>\d{{4}}|(?<=/)\d\d)", self._date)
-                for one, other in ((first, second), (second, first))
-            ),
-            rule(rf"{first}/{second}", self._date_on),
-            rule(rf"{name}\ {_DAY}{_LAST}{_YEAR}", self._date),
-            rule(rf"{_DAY}{_LAST}\ {name}{_YEAR}", self._date),
+            *self.dates(),
+            rule(rf"{name}\ {_DAY}{_LAST}{_YEAR}", self._with_name),
+            rule(rf"{_DAY}{_LAST}\ {name}{_YEAR}", self._with_name),
             rule(rf"{_HOUR}(?:[:.]([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
             rule(rf"{_HOUR}:([0-5]\d)", _clock_24),
             rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
@@ -60,18 +53,18 @@ class English(Table):
             rule(r"(\d{4})(s?)", self._year_alone),
         )
 
-    def _date(self, match: re.Match[str], before: str) -> str:
-        month, given = match["month"], match.groupdict()
-        name = self.months[(int(month) if month.isdecimal() else self.month(month)) - 1]
+    def date(self, day: int, month: int, year: int | None, before: str, last: int = 0) -> str:
         the = "the " if self.day_first and before != "the" else ""
-        said = " to ".join(the + ordinal(int(day)) for day in (given["day"], given.get("last")) if day)
-        said = f"{said} of {name}" if self.day_first else f"{name} {said}"
-        return said if given.get("year") is None else f"{said}, {_year(given['year'])}"
+        days, name = " to ".join(the + ordinal(each) for each in (day, last) if each), self.months[month - 1]
+        said = f"{days} of {name}" if self.day_first else f"{name} {days}"
+        return said if year is None else f"{said}, {say_year(year)}"
 
-    def _date_on(self, match: re.Match[str], before: str) -> str | None:
-        if match[0] in column("en", "fraction") and before != "on":
-            return None
-        return self._date(match, before) if before in ("on", "by", "until", "since", "before", "after") else None
+    def opens_date(self, written: str, before: str) -> bool:
+        return super().opens_date(written, before) and (before == "on" or written not in column("en", "fraction"))
+
+    def _with_name(self, match: re.Match[str], before: str) -> str:
+        month, year = self.month(match["month"]), full_year(match["year"])
+        return self.date(int(match["day"]), month, year, before, int(match["last"] or 0))
 
     def _minutes_left(self, match: re.Match[str], _: str) -> str:
         return f"{self.counted(match[1], self.units['min'])} {match[2]}"
@@ -90,7 +83,7 @@ class English(Table):
         is_year = plural or recent or word in self.before_year or word.capitalize() in self.all_months
         if not is_year or not "1100" <= written < "2100":
             return None
-        said = _year(written)
+        said = say_year(int(written))
         return f"{said[:-1]}ies" if plural and said.endswith("y") else said + plural
 
 
@@ -105,23 +98,13 @@ def _version(match: re.Match[str], _: str) -> str:
 
 def _vanity(match: re.Match[str], _: str) -> str:
     """1-800-FLOWERS."""
-    said = [*filter(None, (match[1] and "one", _pairs(int(match[2]))))]
+    said = [*filter(None, (match[1] and "one", say_year(int(match[2]))))]
     return f"{' '.join(said)} {match[3].replace('-', ' ')}"
 
 
-def _year(written: str) -> str:
-    number = int(written)
-    if len(written) == 2:
-        number += 2_000 if number < 70 else 1_900
-    return _pairs(number) if 1_100 <= number < 2_000 or 2_010 <= number < 2_100 else cardinal(number)
-
-
 def _pairs(number: int) -> str:
-    """Three or four digits in pairs: twelve thirty four, two oh four, fifteen hundred."""
-    hundreds, rest = divmod(number, 100)
-    if not rest:
-        return f"{cardinal(hundreds)} hundred"
-    return f"{cardinal(hundreds)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+    """Three or four digits in pairs: twelve thirty four, two oh four, ten oh five."""
+    return f"{cardinal(number // 100)} oh {cardinal(number % 10)}" if 0 < number % 1_000 < 10 else say_year(number)
 
 
 def _clock(match: re.Match[str], _: str) -> str | None:
@@ -148,4 +131,4 @@ def _minutes(written: str) -> str:
 
 def _years(match: re.Match[str], _: str) -> str | None:
     first, last = match.groups()
-    return f"{_year(first)} to {_year(last)}" if "1100" <= first < last < "2100" else None
+    return f"{say_year(int(first))} to {say_year(int(last))}" if "1100" <= first < last < "2100" else None

@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from agent_tts.text.spoken.table import CLOCK, DayFirst, SpokenRule, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.table import CLOCK, SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
-_FEMININE = ("re", "ère", "nde")  # behind an ordinal
+# Endings of French ordinals that only one number has, which is said so.
+_FIRST = {
+    "er": (1, "premier"),
+    "re": (1, "première"),
+    "ère": (1, "première"),
+    "nd": (2, "second"),
+    "nde": (2, "seconde"),
+}
 _ALWAYS = {"24h/24": "vingt-quatre heures sur vingt-quatre", "7j/7": "sept jours sur sept"}
 
 
 @dataclass(frozen=True)
-class Romance(DayFirst):
+class Romance(Table):
     """What they share: a decimal comma, and numbers that agree with the word after them."""
 
     point: str = ","
@@ -23,19 +30,10 @@ class Romance(DayFirst):
     first: str = ""  # the first day of a month
     date_join: str = ""  # between the day, the month and the year
     ordinals: str = "(?!)"  # a pattern of what stands behind their numbers
-    no_noun: frozenset[str] = frozenset()  # words that a number may stand before, without counting them
-
-    def gender_of(self, noun: str, number: int) -> str | None:
-        if noun in self.no_noun:
-            return None
-        return "f" if self.feminine.fullmatch(noun) and not self.not_feminine.fullmatch(noun) else "m"
 
     def date(self, day: int, month: int, year: int | None, before: str) -> str:
         said = f"{self.first if day == 1 else cardinal(day, self.code)}{self.date_join}{self.months[month - 1]}"
         return said if year is None else f"{said}{self.date_join}{cardinal(year, self.code)}"
-
-    def after_scale(self, noun: Noun) -> str:
-        return f"de {noun.many}"
 
     def dates(self) -> tuple[SpokenRule, ...]:
         of = re.escape(self.date_join)
@@ -57,24 +55,21 @@ class Romance(DayFirst):
 
 
 class French(Romance):
-    def integer(self, number: int, gender: str = "") -> str:
-        said = super().integer(number, gender)
-        return f"{said}e" if gender == "f" and re.search(r"\bun$", said) else said
-
     def form(self, number: int | None, noun: Noun) -> str:
         return noun.one if number is not None and number < 2 else noun.many
 
     def after_scale(self, noun: Noun) -> str:
-        return f"d'{noun.many}" if noun.many[0] in "aeiouyh" else f"de {noun.many}"
+        return f"d'{noun.many}" if noun.many[0] in "aeiouyh" else super().after_scale(noun)
 
     def rules(self) -> tuple[SpokenRule, ...]:
         return (
             rule(r"0\d(?:[\ .]\d\d){4}", _pairs),
             *self.dates(),
-            rule(r"([IVX]+)(e|er|ème|re)", _french_century),
+            # XXIe siècle, François Ier.
+            rule(r"([IVX]+)(e|er|ème|re)", lambda match, _: _french_ordinal(roman(match[1]), match[2])),
             rule(r"24\ ?h/24|7\ ?j/7", lambda match, _: _ALWAYS[match[0].replace(" ", "")]),
             rule(rf"([01]?\d|2[0-4])\ ?[hH]\ ?([0-5]\d)?(?:\ ?min)? | {CLOCK}", self._clock),
-            rule(r"(\d{1,3})(ème|eme|ère|nde|er|nd|re|e)", _french_ordinal),
+            rule(r"(\d{1,3})(ème|eme|ère|nde|er|nd|re|e)", lambda match, _: _french_ordinal(int(match[1]), match[2])),
         )
 
     def _clock(self, match: re.Match[str], _: str) -> str:
@@ -88,38 +83,16 @@ def _pairs(match: re.Match[str], _: str) -> str:
     return ", ".join("zéro " * (pair[0] == "0") + cardinal(int(pair), "fr") for pair in pairs)
 
 
-def _french_century(match: re.Match[str], _: str) -> str | None:
-    """XXIe siècle, François Ier."""
-    number = roman(match[1])
-    return _ordinal_of(number, match[2]) if number == 1 or (number and match[2] in ("e", "ème")) else None
-
-
-def _french_ordinal(match: re.Match[str], _: str) -> str | None:
-    return _ordinal_of(int(match[1]), match[2])
-
-
-def _ordinal_of(number: int, ending: str) -> str | None:
-    if number == 1:
-        return "première" if ending in _FEMININE else "premier" if ending == "er" else None
-    if ending in ("nd", "nde"):
-        return ("second" if ending == "nd" else "seconde") if number == 2 else None
-    return ordinal(number, "fr") if ending in ("e", "ème", "eme") else None
+def _french_ordinal(number: int, ending: str) -> str | None:
+    only, said = _FIRST.get(ending, (number, ordinal(number, "fr")))
+    return said if number == only and (number > 1 or ending in _FIRST) else None
 
 
 class Italian(Romance):
-    def integer(self, number: int, gender: str = "") -> str:
-        if number == 1 and gender:
-            return "una" if gender == "f" else "un"
-        said = super().integer(number, gender)
-        return re.sub(r"(?<=.)tre$", "tré", said)
-
     def joined(self, number: str, noun: str) -> str:
         if number == "un" and re.match(r"s[^aeiou]|z|gn|ps|x|y", noun):
             number = "uno"
         return f"un'{noun}" if number == "una" and noun[0] in "aeiou" else f"{number} {noun}"
-
-    def after_scale(self, noun: Noun) -> str:
-        return f"di {noun.many}"
 
     def part(self, each: str) -> Noun:
         return Noun(each, f"{each[:-1]}i")
@@ -138,12 +111,6 @@ def _italian_century(match: re.Match[str], _: str) -> str | None:
 
 
 class Portuguese(Romance):
-    def integer(self, number: int, gender: str = "") -> str:
-        said = super().integer(number, gender)
-        if gender == "f":
-            said = re.sub(r"um$", "uma", re.sub(r"dois$", "duas", said.replace("entos", "entas")))
-        return said
-
     def rules(self) -> tuple[SpokenRule, ...]:
         return (rule(r"([01]?\d|2[0-4])(?:[h:]([0-5]\d)(?:min|h)?|\ ?h)", self._clock), *self.dates())
 
@@ -152,14 +119,6 @@ class Portuguese(Romance):
 
 
 class Spanish(Romance):
-    def integer(self, number: int, gender: str = "") -> str:
-        said = re.sub(r"uno(?= mil| mill)", "un", super().integer(number, gender)).replace("veintiun ", "veintiún ")
-        if gender == "f":
-            return re.sub(r"uno$", "una", said.replace("cientos", "cientas").replace("quinientos", "quinientas"))
-        if gender:
-            return re.sub(r"uno$", "un", said) if not said.endswith("veintiuno") else f"{said[:-9]}veintiún"
-        return said
-
     def rules(self) -> tuple[SpokenRule, ...]:
         hours = r"(?:h|hs|hrs)\.?"
         return (

@@ -9,17 +9,16 @@ from functools import cache
 
 from num2words import num2words
 
-from agent_tts.text.spoken.table import CLOCK, DayFirst, SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
+from agent_tts.text.spoken.table import CLOCK, SpokenRule, Table, any_of, cardinal, ordinal, roman, rule
 from agent_tts.text.spoken.vocabulary import Noun
 
-_ONE = {"f": "одна", "n": "одно", "a": "одну"}  # "a": of a feminine noun in the accusative
 _TENTHS = ("десят", "сот", "тысячн")
 # Of "третий" behind its stem.
 _SOFT = {"ого": "ьего", "ому": "ьему", "ом": "ьем", "ая": "ья", "ое": "ье", "ую": "ью", "ых": "ьих", "ым": "ьим"}
 
 
 @dataclass(frozen=True)
-class Russian(DayFirst):
+class Russian(Table):
     """Its words are those of `languages.toml`, which says what they are."""
 
     case: str = ""  # "g" and "a", the genitive and the accusative; otherwise the nominative
@@ -30,15 +29,11 @@ class Russian(DayFirst):
     endings_before: Mapping[str, str] = field(default_factory=dict)
 
     def integer(self, number: int, gender: str = "") -> str:
-        if self.case:
-            gender = "f" if gender == "a" else gender or "m"
-            said: str = num2words(number, lang="ru", case=self.case, gender=gender, animate=False)
-        else:
-            said = super().integer(number, gender)
-            if gender in _ONE:
-                said = re.sub(r"\bодин$", _ONE[gender], said)
-            said = re.sub(r"\bдва$", "две", said) if gender == "f" else said
-        return re.sub(r"^(?:одна|одной|одну) (?=тысяч)", "", said)
+        if not self.case:
+            return super().integer(number, gender)
+        gender = "f" if gender == "a" else gender or "m"  # "a": of a feminine noun in the accusative
+        said: str = num2words(number, lang="ru", case=self.case, gender=gender, animate=False)
+        return re.sub("^(?:одной|одну) (?=тысяч)", "", said)
 
     def decimals(self, said: str, whole: str, decimals: str) -> str:
         """Two wholes, five tenths; "с половиной" alone is not said, because it may follow 1."""

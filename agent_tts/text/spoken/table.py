@@ -49,7 +49,7 @@ _MAY_BE_SAID = re.compile(f"[0-9{_VULGAR}@./:–IVX-]")
 _ENGLISH = re.compile(r"\d{1,3}(?:(?:,\d{3})+\.\d{1,2}|(?:,\d{3}){2,})|\d{1,2}(?:,\d\d)+,\d{3}(?:\.\d{1,2})?")
 
 
-_DAY, _MONTH, _YEAR = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])", r"(?P<year>\d{4})"
+_DAY, _MONTH, _YEAR = r"(?P<day>0?[1-9]|[12]\d|3[01])", r"(?P<month>0?[1-9]|1[0-2])", r"(?P<year>\d{4}|(?<=/)\d\d)"
 CLOCK = r"([01]?\d|2[0-4]):([0-5]\d)"
 
 
@@ -89,7 +89,7 @@ class Numerals:
                 made[name] = (tuple if "tuple" in kind else frozenset)(value.split())
             else:
                 made[name] = value
-        return cls(code, **made, **others)
+        return cls(code, **made | others)
 
     @cached_property
     def between(self) -> Between:
@@ -117,9 +117,14 @@ class Table(Numerals):
     labels: str = "(?!)"  # a pattern of the words before a number that is said digit by digit: "code is"
     agreeing: tuple[str, ...] = ()  # patterns of numbers that agree with the word after them
     noun: str = r"[^\W\d_]{2,}"  # a pattern of those words
+    no_noun: frozenset[str] = frozenset()  # words that a number may stand before, without counting them
+    neuter: re.Pattern[str] = NOTHING
     feminine: re.Pattern[str] = NOTHING  # those that are, by their endings
     not_feminine: re.Pattern[str] = NOTHING  # and those that only end so
+    # How a number changes before a noun of a gender, "" for before any and alone: "f:un$>une", a pattern and its words.
+    forms: tuple[str, ...] = ()
     roman_after: frozenset[str] = frozenset()  # words that a Roman numeral may follow: "chapter"
+    of_these: str = ""  # between "million" and a noun
     metre: str = ""  # before the centimetres of 1,80 m, with its spaces; as a number otherwise
     currency_words: Mapping[str, str] = field(default_factory=dict)  # with their signs: "Euro"
     scales: Mapping[str, Noun] = field(default_factory=dict)  # "million": after an amount, before its currency is said
@@ -132,6 +137,9 @@ class Table(Numerals):
     ordinal_point: bool = False  # a point after one or two digits may be that of an ordinal: "3. Mai"
     clock_after: frozenset[str] = frozenset()  # words that a time with a point follows: "alle 14.30"
     ago: str = "(?!)"  # a pattern of what follows a time with a short unit: 5m ago
+    day_first: bool = True  # of numeric dates
+    separators: str = ""  # of these
+    opens: frozenset[str] = frozenset()  # words that 31/12 is a date after
 
     def rules(self) -> tuple[SpokenRule, ...]:
         """Rules of this language alone, tried before those of all languages."""
@@ -146,6 +154,41 @@ class Table(Numerals):
         """The number of a month by its name or the begin of it; 0 if it is none."""
         begin = written.rstrip(".").lower()
         return next((place for place, name in enumerate(self.months, 1) if name.lower().startswith(begin)), 0)
+
+    # ------------------------------------------------------------ dates
+
+    def date(self, day: int, month: int, year: int | None, before: str) -> str:
+        """The words for a date, after a word."""
+        raise NotImplementedError
+
+    def dates(self) -> tuple[SpokenRule, ...]:
+        """31/12/2024 with one of the separators, or 31/12/24, also the other way around where certain; 2024-12-31;
+        31/12 after one of the words `opens`; 3 dic. 2024, 3 de dic.: a month by its first three letters or more.
+        """
+        separator = f"(?P<separator>[{re.escape(self.separators)}])"
+        first, second = (_DAY, _MONTH) if self.day_first else (_MONTH, _DAY)
+        return (
+            *(
+                rule(f"{one}{separator}{other}(?P=separator){_YEAR}", self._numeric)
+                for one, other in ((first, second), (second, first))
+            ),
+            rule(rf"{_YEAR}(?P<separator>[-/.]){_MONTH}(?P=separator){_DAY}", self._numeric),
+            rule(f"{first}/{second}", self._numeric),
+            rule(r"(0?[1-9]|[12]\d|3[01])\ (?:de\ )?([^\W\d_]{3,5})\.(?:\ (?:de\ )?(\d{4}))?", self._named_date),
+        )
+
+    def _numeric(self, match: re.Match[str], before: str) -> str | None:
+        year = match.groupdict().get("year")
+        if year is None and not self.opens_date(match[0], before):
+            return None
+        return self.date(int(match["day"]), int(match["month"]), full_year(year), before)
+
+    def opens_date(self, written: str, before: str) -> bool:
+        return before in self.opens
+
+    def _named_date(self, match: re.Match[str], before: str) -> str | None:
+        month = self.month(match[2])
+        return self.date(int(match[1]), month, full_year(match[3]), before) if month else None
 
     def part(self, each: str) -> Noun:
         """A fraction's denominator, from its ordinal number."""
@@ -203,7 +246,16 @@ class Table(Numerals):
 
     def integer(self, number: int, gender: str = "") -> str:
         """A whole number in words, as it stands before a noun of this gender; "" alone."""
-        return cardinal(number, self.code)
+        said = cardinal(number, self.code)
+        for genders, pattern, into in self._forms:
+            if not genders or gender in genders.split("|"):
+                said = pattern.sub(into, said)
+        return said
+
+    @cached_property
+    def _forms(self) -> list[tuple[str, re.Pattern[str], str]]:
+        cut = re.compile("(.*?):(.*)>(.*)")
+        return [(found[1], re.compile(found[2]), found[3]) for form in self.forms if (found := cut.fullmatch(form))]
 
     def form(self, number: int | None, noun: Noun) -> str:
         """The noun after a whole number, or after one with decimals (None)."""
@@ -211,7 +263,7 @@ class Table(Numerals):
 
     def after_scale(self, noun: Noun) -> str:
         """The noun after "million"."""
-        return noun.many
+        return f"{self.of_these}{noun.many}"
 
     def counted(self, written: str, noun: Noun) -> str:
         whole, decimals = self.parts(written.lstrip("-−+"))
@@ -227,7 +279,11 @@ class Table(Numerals):
 
     def gender_of(self, noun: str, number: int) -> str | None:
         """The gender of a word after a number, by its ending; None if it is no noun."""
-        return None
+        if noun in self.no_noun or self.feminine is NOTHING:
+            return None
+        if self.neuter.fullmatch(noun):
+            return "n"
+        return "f" if self.feminine.fullmatch(noun) and not self.not_feminine.fullmatch(noun) else "m"
 
     def after(self, before: str) -> Table:
         """The table for what follows a word: another one if its case differs."""
@@ -601,49 +657,23 @@ class Table(Numerals):
         return self._open.fullmatch(last.lstrip("\"'“‘«[")) is not None
 
 
-@dataclass(frozen=True)
-class DayFirst(Table):
-    """A day, a month, a year."""
-
-    separators: str = ""  # of numeric dates
-    opens: frozenset[str] = frozenset()  # words that 31/12 is a date after
-
-    def date(self, day: int, month: int, year: int | None, before: str) -> str:
-        """The words for a date, after a word."""
-        raise NotImplementedError
-
-    def dates(self) -> tuple[SpokenRule, ...]:
-        """31/12/2024, with one of the separators, 12/31/2024 where that is certain, 2024-12-31, 31/12/24, and 31/12
-        after one of the words `opens`; 3 dic. 2024, 3 de dic.: a month by its first three letters or more, and a point.
-        """
-
-        def numeric(match: re.Match[str], before: str) -> str | None:
-            year = match.groupdict().get("year")
-            if year is None and before not in self.opens:
-                return None
-            full = None if year is None else int(year) + 2_000 * (len(year) == 2)
-            return self.date(int(match["day"]), int(match["month"]), full, before)
-
-        def named(match: re.Match[str], before: str) -> str | None:
-            month = self.month(match[2])
-            return self.date(int(match[1]), month, int(match[3]) if match[3] else None, before) if month else None
-
-        separator = f"(?P<separator>[{re.escape(self.separators)}])"
-        return (
-            rule(rf"{_DAY}{separator}{_MONTH}(?P=separator){_YEAR}", numeric),
-            rule(rf"{_MONTH}{separator}(?P<day>1[3-9]|2\d|3[01])(?P=separator){_YEAR}", numeric),
-            rule(rf"{_YEAR}(?P<separator>[-/.]){_MONTH}(?P=separator){_DAY}", numeric),
-            rule(rf"{_DAY}/{_MONTH}(?:/(?P<year>\d\d))?", numeric),
-            rule(r"(0?[1-9]|[12]\d|3[01])\ (?:de\ )?([^\W\d_]{3,5})\.(?:\ (?:de\ )?(\d{4}))?", named),
-        )
-
-
 def roman(written: str) -> int:
     """The value of a Roman numeral below 40; 0 if it is none."""
     values = [{"I": 1, "V": 5, "X": 10}[letter] for letter in written]
     if not re.fullmatch("X{0,3}(?:IX|IV|V?I{0,3})", written):
         return 0
     return sum(-value if value < after else value for value, after in zip(values, [*values[1:], 0], strict=True))
+
+
+def full_year(written: str | None) -> int | None:
+    """A year of four digits, or the last two of one up to 2069; None for None."""
+    if written is None or len(written) > 2:
+        return written and int(written)
+    return int(written) + (2_000 if written < "70" else 1_900)
+
+
+def say_year(number: int, language: str = "en") -> str:
+    return _say(number, language, "year")
 
 
 def any_of(found: Iterable[str]) -> str:
