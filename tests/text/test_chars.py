@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-import sys
 import unicodedata
+from itertools import chain
 
 from agent_tts.text import chars
+
+# All code points but those of the planes without characters, of which there are a few.
+CODES = [*chain(*(range(plane << 16, (plane + 1) << 16) for plane in (0, 1, 2, 3, 14))), 0x4FFFF, 0xF0000, 0x10FFFF]
 
 
 def test_scripts_without_spaces_are_cjk() -> None:
@@ -72,14 +75,14 @@ def test_joiners_stay_inside_words() -> None:
 
 def test_controls_and_lone_surrogates_are_unspeakable() -> None:
     """Except for controls that are white space."""
-    found = {code for code in range(sys.maxunicode + 1) if chars.is_unspeakable(chr(code))}
+    found = {code for code in CODES if chars.is_unspeakable(chr(code))}
     controls = {*range(0x20), *range(0x7F, 0xA0)} - {*range(0x09, 0x0E), *range(0x1C, 0x20), 0x85}
     assert found == controls | {*range(0xD800, 0xE000)}
 
 
 def test_every_code_point_has_a_class() -> None:
     """No letter or digit of any script is lost, and no surrogate passes."""
-    for code in range(sys.maxunicode + 1):
+    for code in CODES:
         ch = chr(code)
         plain = chars.normal(ch, "a")
         if unicodedata.category(ch)[0] in "LN" and not "\u3040" > ch > "\u303f":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from agent_tts.text.chars import is_unspeakable
 from agent_tts.text.feed import Reader, Reading
-from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, RUNS, TABLES, prepare, table_of
+from agent_tts.text.normalize import MAX_WORD, MAX_WORDS, RUNS, TABLES, prepare, rules_of
+from agent_tts.text.spoken.runs import MAX_RUN
 from agent_tts.text.spoken.table import cardinal, ordinal
 from tests.examples import CUTS, examples, split
 from tests.work import more_than_linear
@@ -181,6 +183,7 @@ def test_english() -> None:
         ("de", "1.234,50 €", "eintausendzweihundertvierunddreißig Euro fünfzig Cent"),
         ("de", "z.B. 20%", "zum Beispiel zwanzig Prozent"),
         ("fr", "25 pommes", "vingt-cinq pommes"),
+        ("en", "It is 5 in. long. It is 5 in. Then", "It is five inches long. It is five inches. Then"),
         ("es-mx", "Tengo 12.", "Tengo doce."),
     ],
 )
@@ -234,11 +237,20 @@ def test_text_without_spaces_is_not_held_in_another_language(written: str) -> No
 def test_memory_is_bounded() -> None:
     out: list[str] = []
     normalizer = Reader(Reading(clean=False, normalize="en"), lambda ch, _: out.append(ch))
-    for place, ch in enumerate("1 " * 1_000 + "1" * 1_000):
+    for place, ch in enumerate("1 " * 200 + "1" * 1_000):
         normalizer.push(ch, place)
-    normalizer_holds = 1_000 - "".join(out).count("one")
+    normalizer_holds = 200 - "".join(out).count("one")
     assert normalizer_holds <= MAX_WORDS
     assert "".join(out).endswith("1" * (1_000 - MAX_WORD - 1))
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "ko"])
+def test_a_run_without_end_is_not_held(language: str) -> None:
+    out: list[str] = []
+    normalizer = Reader(Reading(clean=False, normalize=language), lambda ch, _: out.append(ch))
+    for offset in range(1_000):
+        normalizer.push("a1"[offset > 0], offset)
+    assert len("".join(out)) >= 1_000 - MAX_RUN
 
 
 def test_words_of_a_number_have_the_offsets_of_the_number() -> None:
@@ -264,17 +276,18 @@ def test_work_is_linear() -> None:
         "4111-",
         "1h ",
     ]
-    runs += ["5-3=", "(415)", "5 min. ", "5 - "]
-    assert not more_than_linear(runs, lambda run, chars: said([(run * chars)[:chars]]), chars=150)
+    runs += ["5-3=", "(415)", "5 min. ", "5 - ", "5 € ", "3. ", "1 000 ", "2024年", "4111 "]
+    cases = product(("de", "ko"), runs)  # one of each kind: the others differ in patterns alone
+    assert not more_than_linear(cases, lambda case, chars: text((case[1] * chars)[:chars], case[0]), chars=100)
 
 
 def test_every_table_can_write_its_numbers() -> None:
     for language in TABLES:
-        assert (table := table_of(language)) is not None
-        assert table.code == language
-        assert table.all_rules
-    assert table_of("xx") is None
-    assert (french := table_of("fr-CA")) is not None
+        assert (rules := rules_of(language)) is not None
+        assert rules.code == language
+        assert rules.all_rules
+    assert rules_of("xx") is None
+    assert (french := rules_of("fr-CA")) is not None
     assert french.code == "fr"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.text.test_runs import say
+from tests.text.test_normalize import text as say
 
 
 def test_they_are_said_as_a_native_speaker_says_them() -> None:

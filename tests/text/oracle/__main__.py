@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from tests.text.oracle.sentences import sentences
-from tests.text.test_runs import say
+from tests.text.test_normalize import text as say
 
 HERE = Path(__file__).parent
 
