@@ -124,9 +124,8 @@ def spoken(clause: str, reported: list[tuple[int, ...]], sound: int) -> Iterator
 
 @pytest.mark.node
 @every_language
-@every_way
-async def test_heard_text_is_that_of_espeaks_events(language: str, live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: what it reports as one word is one word."""
+async def test_heard_text_is_that_of_espeaks_events(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole and live. Mutation: what it reports as one word is one word."""
     monkeypatch.setattr("agent_tts.engine.espeak.engine.WAIT_S", 30.0)
     text, clauses = TEXTS[language][0], list[tuple[str, list[tuple[int, ...]], NDArray[Any]]]()
     clause_words = workers.clause_words
@@ -139,7 +138,7 @@ async def test_heard_text_is_that_of_espeaks_events(language: str, live: bool, m
     monkeypatch.setattr(workers, "clause_words", seen)
     async with running(engine="espeak") as service:
         clauses.clear()
-        await heard_of(service, text, language, live=live, mode="told")
+        await heard_of(service, text, language, live=False, mode="told")
         moments, place, samples = dict[float, float](), 0, 0
         for clause, marks, sound in clauses:
             place = text.index(clause, place)
@@ -148,11 +147,12 @@ async def test_heard_text_is_that_of_espeaks_events(language: str, live: bool, m
             ):
                 moments[samples / 22.05 + ms] = place + char
             samples += len(sound)
-        found = await heard_of(service, text, language, sorted(moments), live=live, mode="told")
-    assert len(found) == len(moments)
-    for ms, *heard in found:
-        true = sum(start < moments[ms] for start, _ in words(text))
-        assert max(abs(count - true) for count in heard) <= room(language), (ms, heard, true, moments[ms])
+        for live in (False, True):
+            found = await heard_of(service, text, language, sorted(moments), live=live, mode="told")
+            assert len(found) == len(moments)
+            for ms, *heard in found:
+                true = sum(start < moments[ms] for start, _ in words(text))
+                assert max(abs(count - true) for count in heard) <= room(language), (live, ms, heard, true, moments[ms])
 
 
 async def test_an_interruption_while_a_text_without_spaces_comes() -> None:

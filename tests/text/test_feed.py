@@ -159,4 +159,5 @@ def test_work_is_linear() -> None:
             units.append(ch)
         units.flush()
 
-    assert not more_than_linear(product(_RUNS, [True, False]), feed, chars=130)
+    plain = ["a", "a ", "7", "e\u0301", "\u0301", "👩\u200d", "你", "「", "。", "\u00a0", "\n", "\0"]
+    assert not more_than_linear([*product(_RUNS, [True]), *product(plain, [False])], feed, chars=130)

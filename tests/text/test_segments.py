@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_tts.text.segments import MAX_HELD, Level, Pieces, Segmenter
-from tests.examples import CUTS, split
+from tests.examples import CUTS, examples, split
 
 
 def feed(segmenter: Segmenter, *texts: str) -> list[str | Level]:
@@ -135,6 +135,7 @@ def test_the_places_around_a_long_word_do_not_depend_on_the_split(text: str) -> 
     assert feed(Segmenter(), *text) == feed(Segmenter(), text)
 
 
+@examples(200)
 @given(TEXTS, CUTS)
 def test_the_places_do_not_depend_on_the_split_and_no_text_is_lost(text: str, cuts: list[int]) -> None:
     whole = feed(Segmenter(), text)

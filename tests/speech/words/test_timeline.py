@@ -83,6 +83,7 @@ def test_speed_shortens_the_estimates() -> None:
     assert fast.end_ms == pytest.approx(slow.end_ms / 2, abs=1)
 
 
+@examples(200)
 @given(st.text(alphabet="ab .,你好\n\u2003", max_size=40), CUTS)
 def test_the_split_of_the_text_does_not_change_the_words(text: str, cuts: list[int]) -> None:
     whole = told(WordTimeline(aligned=False), text)
@@ -314,6 +315,7 @@ def test_the_engines_own_times_do_not_settle() -> None:
     assert timeline.settle() == []
 
 
+@examples(100)
 @given(
     st.text(alphabet="ab .,你好7\n", max_size=60),
     st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 9_000])), max_size=8),
@@ -490,6 +492,7 @@ def test_pauses_shorter_than_estimated_do_not_delay_reading() -> None:
 SOUND, SILENCE = audio((80, 9_000)), audio((240, 0))
 
 
+@examples(100)
 @given(st.data())
 def test_a_late_timeline_splits_as_one_that_reads_at_once(data: st.DataObject) -> None:
     """Whatever comes, in whatever order, and however often it is asked."""
