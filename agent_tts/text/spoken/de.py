@@ -27,7 +27,7 @@ class German(Table):
 
     def half(self, noun: str, before: str) -> str | None:
         """Behind a verb it is most often what is taken or given: "Nehmen Sie einen halben Liter"."""
-        gender = self.gender_of(noun, 1)
+        gender = self.gender_of(noun, 1) or ""
         if self.dative:
             return f"{self.integer(1, gender)} halben {noun}"
         given = gender == "m" and before[-1:].isalpha() and before not in self.nominatives

@@ -667,9 +667,9 @@ def roman(written: str) -> int:
 
 def full_year(written: str | None) -> int | None:
     """A year of four digits, or the last two of one up to 2069; None for None."""
-    if written is None or len(written) > 2:
-        return written and int(written)
-    return int(written) + (2_000 if written < "70" else 1_900)
+    if written is None:
+        return None
+    return int(written) + (0 if len(written) > 2 else 2_000 if written < "70" else 1_900)
 
 
 def say_year(number: int, language: str = "en") -> str:
