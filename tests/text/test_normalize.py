@@ -277,7 +277,8 @@ def test_work_is_linear() -> None:
         "1h ",
     ]
     runs += ["5-3=", "(415)", "5 min. ", "5 - ", "5 € ", "3. ", "1 000 ", "2024年", "4111 "]
-    cases = product(("de", "ko"), runs)  # one of each kind: the others differ in patterns alone
+    # One language of each kind: the others differ in patterns alone.
+    cases = [*product(["de"], runs), *product(["ko"], ["1 ", "1", "-", "(", "5-3=", "4111-", "1 000 ", "2024年"])]
     assert not more_than_linear(cases, lambda case, chars: text((case[1] * chars)[:chars], case[0]), chars=100)
 
 
