@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.system.in_child import die_with
@@ -153,18 +153,12 @@ def give_up_powers() -> None:
         resource.setrlimit(limit, (value, value))
 
 
-def main() -> int:
-    """Run the process. It decodes a clip of its own first, to import all of PyAV while files can still be opened."""
-    parent, max_s = int(sys.argv[1]), float(sys.argv[2])
-    die_with(parent)
-    for _ in samples(_FIRST, max_s):
-        pass
-    give_up_powers()
+def answer(source: IO[bytes], max_s: float, out: IO[bytes]) -> int:
+    """Read a clip and write the output. Returns the exit code; what a refused clip is, is printed to stderr."""
     try:
-        clip = sys.stdin.buffer.read()
-        for piece in samples(clip, max_s):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        for piece in samples(source.read(), max_s):
+            out.write(piece)
+        out.flush()
     except ClipRefused as refused:
         print(refused.found, file=sys.stderr)
         return refused.refusal
@@ -174,6 +168,16 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return Refusal.DAMAGED
     return 0
+
+
+def main() -> int:
+    """Run the process. It decodes a clip of its own first, to import all of PyAV while files can still be opened."""
+    parent, max_s = int(sys.argv[1]), float(sys.argv[2])
+    die_with(parent)
+    for _ in samples(_FIRST, max_s):
+        pass
+    give_up_powers()
+    return answer(sys.stdin.buffer, max_s, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Changes a library in children that are killed: `python -m tests.voices.killed FOLDER ADAPTER CHANGE`; Linux.
+"""Changes a library in children that are killed: `python -m tests.voices.killed FOLDER ADAPTER`; Linux.
 
 A child is traced from system call to system call, and killed as soon as its n-th one has changed the folder, for every
-n: so the folder is left in each state that a kill can leave, and is looked at as the next process finds it. On stdout:
-how many states there were, or what is wrong with the first that lost something.
+n: so the folder is left in each state that a kill can leave, and is looked at as the next process finds it. On stdout,
+for each change: how many states there were, or what is wrong with the first that lost something.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def check(folder: Path, *, may_be_gone: bool) -> str | None:
     return None
 
 
-def main() -> str:
-    """The number of states, or what is wrong with one."""
-    base, adapter, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+def states(what: str) -> str:
+    """Their number for a change, or what is wrong with one."""
+    base, adapter = Path(sys.argv[1], what), Path(sys.argv[2])
     for number in range(1, 1_000):
         folder = base / str(number)
         add(folder, "eve")
@@ -119,4 +119,5 @@ def main() -> str:
 
 
 if __name__ == "__main__":
-    print(main())
+    for change in CHANGES:
+        print(f"{change}: {states(change)}", flush=True)

@@ -37,6 +37,7 @@ async def test_every_format_is_decoded(name: str) -> None:
     assert np.abs(middle).max() == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.usefixtures("decodes_here")
 @pytest.mark.parametrize("other", [0.0, 1.0, 0.5, -0.1, -1.0, -0.98, -0.5, -2.0])
 async def test_channels_are_averaged_unless_they_cancel_one_another(other: float) -> None:
     """One of them inverted, or nearly: their mean is silent, or -40 dB. Mutation: FFmpeg's own mix adds 3 dB."""
@@ -46,10 +47,12 @@ async def test_channels_are_averaged_unless_they_cancel_one_another(other: float
     assert np.abs(found - expected).max() < 1e-6
 
 
+@pytest.mark.usefixtures("decodes_here")
 async def test_samples_at_24_khz_stay_as_they_are() -> None:
     assert np.array_equal(await decode(wav(tone()), max_s=MAX_S), tone())
 
 
+@pytest.mark.usefixtures("decodes_here")
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 48_000])
 async def test_other_rates_are_resampled_as_by_the_reference(rate: int) -> None:
     """librosa's "soxr_hq", in pieces."""
@@ -58,6 +61,7 @@ async def test_other_rates_are_resampled_as_by_the_reference(rate: int) -> None:
     assert np.array_equal(await decode(wav(noise, rate=rate), max_s=MAX_S), expected)
 
 
+@pytest.mark.usefixtures("decodes_here")
 async def test_floating_point_samples_above_full_scale_are_not_clipped() -> None:
     assert np.array_equal(await decode(wav(tone(peak=1.5)), max_s=MAX_S), tone(peak=1.5))
 
@@ -71,6 +75,7 @@ async def test_the_format_is_read_from_the_bytes_not_the_name() -> None:
         assert refused.value.refusal is Refusal.FORMAT
 
 
+@pytest.mark.usefixtures("decodes_here")
 @pytest.mark.parametrize(
     ("clip", "why"),
     [
@@ -98,6 +103,7 @@ async def test_a_refusal_names_what_the_clip_is_and_the_allowed_values(clip: byt
     assert refused.value.param == "audio_sample"
 
 
+@pytest.mark.usefixtures("decodes_here")
 async def test_the_limits_themselves_are_allowed() -> None:
     assert len(await decode(wav(tone(1.0)), max_s=MAX_S)) == 24_000
     assert len(await decode(wav(tone(5.0)), max_s=MAX_S)) == 5 * 24_000

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +28,13 @@ from agent_tts.errors import (
     VoiceExists,
     VoiceLimit,
 )
-from agent_tts.system.processes import ModuleResult, run_module
 from agent_tts.voices import enroll
 from agent_tts.voices.enroll import Enrolment, decode
 from agent_tts.voices.library import VoiceLibrary
 from tests.fault.test_cancellation import CancelAt
 from tests.support import present, until
 from tests.voices.clips import good
+from tests.voices.encoder import without_torch
 
 NARROW = 48  # hidden size of a model beside the tiny ones, whose is 64
 
@@ -94,12 +93,7 @@ async def test_a_cancelled_enrolment_leaves_nothing(
     The encoder's process is one without torch, so that each attempt takes no more than a part of a second.
     """
 
-    async def run(module: str, *args: str, **options: Any) -> ModuleResult:
-        return await run_module(
-            module.replace("agent_tts.voices.model_child", "tests.voices.encoder"), *args, **options
-        )
-
-    monkeypatch.setattr(enroll, "run_module", run)
+    monkeypatch.setattr(enroll, "run_module", without_torch)
     waits = 1
     while await CancelAt(nowhere.enroll("bob", good("wav"), consent="I am Bob"), waits):
         assert is_empty(folder)

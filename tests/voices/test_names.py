@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agent_tts.errors import InvalidRequest
 from agent_tts.voices.names import MAX_PARTS, checked_name, is_name, library_name, parse_mix
+from tests.examples import examples
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,63}", fullmatch=True).filter(is_name)
 
@@ -71,6 +72,7 @@ def test_an_invalid_mix_is_refused(voice: str) -> None:
         parse_mix(voice)
 
 
+@examples(100)
 @given(st.dictionaries(NAMES, st.floats(0.01, 10), min_size=2, max_size=MAX_PARTS))
 def test_a_mix_is_read_back_from_its_normalised_form(weights: dict[str, float]) -> None:
     """The engine gets the normalised form."""
