@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,13 +98,23 @@ def settings_of(**values: Any) -> Settings:
     return Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
 
 
-def with_models(*models: Model) -> EngineClientFactory:
-    """A factory of in-process tone engines that list these models: routing uses them, speech does not."""
+def with_models(*models: Model, names: Sequence[str] = (), instructed: bool = False) -> EngineClientFactory:
+    """A factory of in-process tone engines that list these models: routing uses them, speech does not.
+
+    Args:
+        names: of its only voices, in place of `tone-440` and so on; frequencies, which it speaks.
+        instructed: whether its own model, which has the named voices, obeys instructions.
+    """
 
     def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
         settings = settings_of()
         engine = ToneEngine(settings, slots=4)
-        own = Model("named", "named", "nowhere", speakers=tuple(voice.name for voice in engine.info.voices))
+        if names:
+            renamed = zip(engine.info.voices, names, strict=False)
+            voices = tuple(dataclasses.replace(voice, name=name) for voice, name in renamed)
+            engine.info = dataclasses.replace(engine.info, voices=voices, default_voice=names[0], aliases={})
+        speakers = tuple(voice.name for voice in engine.info.voices)
+        own = Model("named", "named", "nowhere", speakers=speakers, instructed=instructed)
         engine.info = dataclasses.replace(engine.info, models=(own, *models))
         return InProcessEngine(EngineLoop(engine, Scheduler(policy(settings, 4))), on_events, on_lost)
 

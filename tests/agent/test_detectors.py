@@ -102,7 +102,7 @@ async def test_pauses_of_a_voice_are_told_before_it_ends() -> None:
     vad.set_sample_rate(IN_RATE)
     speech = spoken("Four people.")
     half = len(speech) // 4 * 2
-    sound = bytes(IN_RATE) + speech[:half] + bytes(IN_RATE // 4) + speech[half:] + bytes(IN_RATE)
+    sound = bytes(IN_RATE) + speech[:half] + bytes(5 * WINDOW) + speech[half:] + bytes(IN_RATE)
     ends = None
     for number, piece in enumerate(pieces(sound)):
         state = await vad.analyze_audio(piece)
@@ -125,7 +125,7 @@ async def test_a_voice_on_the_telephone_does_not_end_within_words() -> None:
     await vad.cleanup()
 
 
-@pytest.mark.parametrize("size", [2, 320, 640, WINDOW, 32_000])
+@pytest.mark.parametrize("size", [64, 640, WINDOW, 32_000])
 async def test_the_turn_detector_keeps_what_its_model_hears_of_a_voice_without_an_end(size: int) -> None:
     """Mutation: Pipecat's `append_audio` alone, which keeps all."""
     mine, pipecats = TurnDetector(8.0), LocalSmartTurnAnalyzerV3(params=SmartTurnParams(stop_secs=8.0))

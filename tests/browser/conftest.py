@@ -62,8 +62,14 @@ async def shared() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def left_as_it_was(node: RunningNode) -> AsyncIterator[RunningNode]:
-    """A node that several tests use, one after another: each must leave it without sessions and connections."""
+    """A node that several tests use, one after another: each must leave it without sessions and connections.
+
+    Connections that a browser keeps for its next request are closed here: the server would wait five seconds for one.
+    """
     yield node
     there, connections = node.node, node.server.server_state.connections
-    await until(lambda: not (there.sessions or there.peers or connections or there.service.speaking))
+    await until(lambda: not (there.sessions or there.peers or there.service.speaking))
+    for kept in list(connections):
+        kept.shutdown()
+    await until(lambda: not connections)
     assert there.service.ready

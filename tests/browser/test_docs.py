@@ -154,7 +154,7 @@ async def test_contents_lead_to_each_heading_and_stay_in_sight(browser: DevTools
 
 async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
     """Light and dark; nothing is wider than the window. A telephone shows the text first: contents are folded."""
-    windows, names = ((1_280, False), (1_000, False), (390, True)), ("engines.md", "performance.md", "nothing")
+    windows, names = ((1_280, False), (1_000, False), (390, True)), ("performance.md", "nothing")
     async with opened(browser, "operating.md") as (page, docs):
         for (width, phone), name in itertools.product(windows, names):
             await page.resize(width, 844, phone=phone)
@@ -164,11 +164,10 @@ async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
             )
             await page.js("document.querySelector('#contents')?.setAttribute('open', '')")
             await page.click("#words")
-            for asked in ("voice", "quixotic"):
+            for asked, colours in (("voice", "light"), ("voice", "dark"), ("quixotic", "dark")):
                 await ask(page, asked)
-                for colours in ("light", "dark"):
-                    await page.prefer(prefers_color_scheme=colours)
-                    assert await page.js(READABLE) == [], (name, asked, colours)
+                await page.prefer(prefers_color_scheme=colours)
+                assert await page.js(READABLE) == [], (name, asked, colours)
                 assert await page.js("document.documentElement.scrollWidth") <= width
         page.errors.clear()  # of the page that is not there
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.browser.firefox import Firefox, firefox
-from tests.browser.test_page import EAR, LONG, SILENT_MS, TRANSPORTS, hear, pick, ready, speak, stop, use, write
+from tests.browser.test_page import EAR, LONG, SILENT_MS, hear, pick, ready, speak, stop, use, write
 from tests.support import running_node
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
@@ -20,7 +20,7 @@ async def fox(loop_thread: None) -> AsyncIterator[Firefox]:
         yield running
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ["websocket", pytest.param("webrtc", marks=pytest.mark.slow)])
 async def test_firefox_speaks_and_falls_silent(fox: Firefox, transport: str) -> None:
     """The chosen voice is heard with its words; Space silences it; the next turn is heard to its end."""
     async with running_node() as node, fox.page() as page:

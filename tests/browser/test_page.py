@@ -21,12 +21,23 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.config.loading import find_config, load_settings
+from agent_tts.engine_info import Model
+from agent_tts.speech.engine_handle import EngineClientFactory
 from tests.browser.conftest import SHARED, left_as_it_was
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
-from tests.support import RunningNode, dominant_hz, running_node, running_node_with_process, until
+from tests.support import (
+    RunningNode,
+    app_with,
+    dominant_hz,
+    running_app,
+    running_node,
+    running_node_with_process,
+    settings_of,
+    until,
+    with_models,
+)
 from tests.two_nodes import TEXT, balancer, kill
 
 EAR = (Path(__file__).parent / "ear.js").read_text()
@@ -53,13 +64,20 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time, 
 
 @asynccontextmanager
 async def open_page(
-    browser: DevTools, *, expected: str | None = None, engine_process: bool = False, **settings: Any
+    browser: DevTools,
+    *,
+    expected: str | None = None,
+    engine_process: bool = False,
+    link: EngineClientFactory | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Page, RunningNode]]:
     """The page of a new node, or of the shared one; it must be whole again.
 
     It must log no complaint (except `expected`) and load nothing from other hosts.
     """
-    if engine_process or settings or expected:
+    if link is not None:
+        node = running_app(app_with(settings_of(**settings), link))
+    elif engine_process or settings or expected:
         make_node = running_node_with_process if engine_process else running_node
         node = make_node(**settings)
     else:
@@ -311,19 +329,19 @@ async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: 
         assert await page.js("document.querySelector('#log summary').checkVisibility()")
 
 
-@pytest.mark.parametrize("arrival", ["stream", "whole", "live"])
-async def test_speak_without_a_text_says_so(browser: DevTools, arrival: str) -> None:
+async def test_speak_without_a_text_says_so(browser: DevTools) -> None:
     async with open_page(browser) as (page, _):
         await ready(page)
-        await page.click(f"[name=arrival][value={arrival}]")
-        await write(page, " ")
-        await page.click("#go")
-        assert "nothing to say" in await page.js("document.querySelector('#limit').innerText")
-        assert await page.js("document.activeElement.id") == "text"
-        assert await page.js("document.querySelector('#limit').role") == "status"
-        assert not await page.js("agentTts.speaking || agentTts.contexts.length")
-        await write(page, "Now there is")
-        assert not await page.js("document.querySelector('#limit').checkVisibility()")
+        for arrival in ("stream", "whole", "live"):
+            await page.click(f"[name=arrival][value={arrival}]")
+            await write(page, " ")
+            await page.click("#go")
+            assert "nothing to say" in await page.js("document.querySelector('#limit').innerText")
+            assert await page.js("document.activeElement.id") == "text"
+            assert await page.js("document.querySelector('#limit').role") == "status"
+            assert not await page.js("agentTts.speaking || agentTts.contexts.length")
+            await write(page, "Now there is")
+            assert not await page.js("document.querySelector('#limit').checkVisibility()")
 
 
 # ---------------------------------------------------------------- what the page keeps
@@ -762,7 +780,7 @@ ASK_FOR_OPUS = """(async () => {
 })()"""
 
 
-@pytest.mark.parametrize("way", ["pcm", "opus", "webrtc"])
+@pytest.mark.parametrize("way", ["pcm", pytest.param("opus", marks=pytest.mark.slow), "webrtc"])
 async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path, way: str) -> None:
     """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left.
 
@@ -938,11 +956,10 @@ async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
 
 async def readable(page: Page, state: str) -> None:
     """On phones and on a desktop, light and dark: enough contrast, nothing beyond the page, no overlap."""
-    for scheme in ("light", "dark"):
+    for scheme, width, height in (("light", 360, 740), ("dark", 390, 844), ("light", 1280, 900), ("dark", 1280, 900)):
         await page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
-        for width, height in ((360, 740), (390, 844), (1280, 900)):
-            await page.resize(width, height, phone=width < 400)
-            assert await page.js(READABLE) == [], f"{state}, {scheme}, {width} px"
+        await page.resize(width, height, phone=width < 400)
+        assert await page.js(READABLE) == [], f"{state}, {scheme}, {width} px"
 
 
 async def test_the_page_is_readable(browser: DevTools) -> None:
@@ -1079,19 +1096,10 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
         await ready(page)
         assert {kind for _, kind in await page.js(kinds)} == {await page.js(about)} == {"Robot voice"}
         assert not await page.js(styles)
-    for kind in ("custom_voice", "base"):
-        write_checkpoint(tmp_path / kind, model_type=kind)
-    models = [{"source": str(tmp_path / kind)} for kind in ("custom_voice", "base")]
-    qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "max_model_len": 256}
-    settings: dict[str, Any] = {
-        "engine": "qwen3",
-        "slots": 2,
-        "qwen3": qwen3,
-        "voices": {"folder": str(tmp_path / "v")},
-    }
-    async with open_page(browser, **settings) as (page, running):
-        size = running.node.service.routing.info.models[1].vector_size or 0
-        body = {"type": "embedding", "name": "bob", "speaker_embedding": [0.5] * size, "consent": "They said yes."}
+    base, names = Model("base", "cloned", str(tmp_path), 64), ("660", "880")
+    library: dict[str, Any] = {"voices": {"folder": str(tmp_path / "v")}}
+    async with open_page(browser, link=with_models(base, names=names, instructed=True), **library) as (page, running):
+        body = {"type": "embedding", "name": "bob", "speaker_embedding": [0.5] * 64, "consent": "They said yes."}
         async with httpx.AsyncClient() as client:
             (await client.post(f"{running.url}/v1/audio/voices", json=body)).raise_for_status()
         await page.open(running.url + "/?again")
@@ -1114,10 +1122,8 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
         await page.click("#voice-named button")
         await page.click("#styles button")
         assert await page.js("document.querySelector('#instructions').value") == ""
-    # The small model with named voices ignores instructions.
-    config = tmp_path / "custom_voice" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"tts_model_size": "0b6"}))
-    async with open_page(browser, **settings) as (page, _):
+    # A model may ignore instructions.
+    async with open_page(browser, link=with_models(base, names=names), **library) as (page, _):
         await ready(page)
         assert await page.js(about) == "Natural voice"
         assert not await page.js(styles)

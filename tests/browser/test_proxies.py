@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -110,7 +111,8 @@ async def proxy(
         yield f"https://localhost:{port}"
     finally:
         if process.returncode is None:
-            process.terminate()
+            # Caddy would wait for the streams that are open; nginx leaves its workers behind if it is killed.
+            process.send_signal(signal.SIGKILL if name == "caddy" else signal.SIGTERM)
         await process.wait()
 
 

@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 from starlette.responses import JSONResponse
 
-from agent_tts.bench.checkpoint import write as write_checkpoint
 from agent_tts.engine_info import Model
 from agent_tts.speech.engine_handle import EngineClientFactory
+from agent_tts.voices import enroll
 from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
@@ -35,6 +35,7 @@ from tests.support import (
     until,
     with_models,
 )
+from tests.voices.encoder import without_torch
 
 NEAR_HZ = 25
 # From the agent's message to silence: its track, the network and the browser's buffer. 150 ms on an idle machine.
@@ -424,11 +425,12 @@ async def test_only_one_view_sounds_at_a_time(browser: DevTools) -> None:
         await page.until("!agentTts.speaking && agentTts.call.state === 'idle'")
 
 
-async def test_a_voice_can_be_recorded_and_cloned(browser: DevTools, tmp_path: Path) -> None:
+async def test_a_voice_can_be_recorded_and_cloned(
+    browser: DevTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only with consent, and only with a model that clones. The new voice is chosen, also for the running call."""
-    encoder = write_checkpoint(tmp_path / "base", model_type="base").speaker_encoder
-    assert encoder is not None
-    base = Model("base-tiny", "cloned", str(tmp_path / "base"), encoder.enc_dim)
+    base = Model("base", "cloned", str(tmp_path / "base"), 64)
+    monkeypatch.setattr(enroll, "run_module", without_torch)
     library = {"folder": str(tmp_path / "library")}
     async with open_talk(browser, link=with_models(base), voices=library) as (page, agent):
         call = await start(page, agent)

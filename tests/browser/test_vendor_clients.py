@@ -127,6 +127,7 @@ async def recorded_client(name: str, agent: RunningAgent, folder: Path) -> Async
     await until(lambda: agent.calls == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="function")  # it has a browser of its own
 async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_path: Path) -> None:
     """Over WebRTC the node has the sound: it says what was played, and keeps only the heard words.
