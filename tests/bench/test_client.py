@@ -27,7 +27,7 @@ from agent_tts.bench.runner import (
 )
 from agent_tts.bench.scenario import Scenario, ScenarioCall, burst, requests
 from agent_tts.errors import SpeechError
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, running_node, until
 
 pytestmark = pytest.mark.node
 in_processes = pytest.mark.real_time  # client processes measure in real time
@@ -177,12 +177,11 @@ async def test_a_node_that_refuses_peers_is_an_error() -> None:
             await made(node, scenarios.rtc_peers(1, 1, 40, {}))
 
 
-@in_processes
 async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     wanted = Scenario(name="", count=12, rate=10, http=0.3, rtc=0.3, texts=SHORT, tail_s=20)
     async with running_node(slots=12) as node:
-        found = await measure(at(node), wanted)
-        assert (node.node.service.speaking, [*node.node.peers]) == (0, [])
+        found = await made(node, wanted)
+        await until(lambda: not (node.node.service.speaking or node.node.peers))
     figures = session_figures(found.samples)
     assert Counter(one.transport for one in found.samples) == Counter(call.transport for call in wanted.calls())
     assert {one.transport for one in found.samples} == {"websocket", "http", "rtc"}
@@ -193,7 +192,6 @@ async def test_every_transport_delivers_all_audio_and_one_end() -> None:
     assert figures["late_ms"]["p50"] is not None
 
 
-@in_processes
 async def test_each_call_of_a_trace_has_its_own_way() -> None:
     """Its time, transport, voice, pace of words and of audio, and its end; a request over HTTP waits for its words."""
     text = "one two three four five six seven eight nine ten"
@@ -207,7 +205,7 @@ async def test_each_call_of_a_trace_has_its_own_way() -> None:
     ]
     wanted = Scenario(name="", trace=calls, duration_s=5, tail_s=20)
     async with running_node(slots=6) as node:
-        found = await measure(at(node), wanted)
+        found = await made(node, wanted)
     assert [one.error for one in found.samples] == [None] * 6
     start = found.samples[0].begin
     assert [one.begin - start for one in found.samples] == pytest.approx([call.after_s for call in calls])

@@ -56,6 +56,7 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
     draw(tmp_path_factory.mktemp("fonts"), "out.png")
 
 
+@pytest.mark.node  # it starts fc-list where no list of fonts is kept yet
 @pytest.mark.usefixtures("fonts")
 def test_plots_are_drawn(tmp_path: Path) -> None:
     files = [file for suffix in report.PLOT_SUFFIXES for file in draw(tmp_path, f"out{suffix}")]
@@ -68,6 +69,7 @@ def test_a_folder_in_the_place_of_an_output_file_is_refused(tmp_path: Path) -> N
         report.check_output("--json", tmp_path)
 
 
+@pytest.mark.node  # it starts fc-list where no list of fonts is kept yet
 @pytest.mark.usefixtures("fonts")
 def test_a_folder_that_disappears_meanwhile_is_a_message(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()

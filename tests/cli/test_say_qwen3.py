@@ -6,6 +6,7 @@ import wave
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.cli.process import invoke
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
@@ -16,6 +17,7 @@ from tests.model.conftest import checkpoint
 __all__ = ["checkpoint"]  # a fixture
 
 
+@pytest.mark.slow
 def test_the_file_equals_upstreams_audio(checkpoint: Checkpoints, tmp_path: Path) -> None:
     """Greedy decoding in float32 on the CPU."""
     folder, path = checkpoint("custom_voice"), tmp_path / "out.wav"
