@@ -8,6 +8,7 @@ import copy
 import hmac
 import importlib.util
 import json
+import runpy
 import sys
 import time
 from collections import deque
@@ -405,14 +406,16 @@ async def test_a_call_that_nobody_would_hear_is_ended_at_once() -> None:
                 await until(lambda: phone.close_code == 1008)
 
 
-@pytest.mark.real_time
-async def test_a_telephone_without_recognition_does_not_start_and_takes_a_port() -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"), [(["--set", "agent.stt.kind=none"], "no keyboard"), (["--port", "x"], "port")]
+)
+def test_a_telephone_without_recognition_does_not_start_and_takes_a_port(
+    flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = str(data_folder("pipelines") / "phone.py")
-    for flags, said in ((("--set", "agent.stt.kind=none"), "no keyboard"), (("--port", "x"), "port")):
-        child = await asyncio.create_subprocess_exec(sys.executable, file, *flags, stderr=asyncio.subprocess.PIPE)
-        _, err = await asyncio.wait_for(child.communicate(), 60)
-        assert child.returncode == 1
-        assert said in err.decode().splitlines()[-1]
+    monkeypatch.setattr(sys, "argv", [file, *flags])
+    with pytest.raises(SystemExit, match=said):
+        runpy.run_path(file, run_name="__main__")
 
 
 async def test_keys_are_words_of_the_user_and_interrupt() -> None:

@@ -110,10 +110,15 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
     ("first", "second"),
     [
         ("I would like to book a table for", "four people tonight."),
-        ("I need to change my address because", "I moved last week."),
-        ("It should be delivered on", "Monday morning."),
-        ("My name is", "Anna Miller."),
         ("When I opened the box", "two of the cups were broken."),
+        *(
+            pytest.param(first, second, marks=pytest.mark.slow)
+            for first, second in (
+                ("I need to change my address because", "I moved last week."),
+                ("It should be delivered on", "Monday morning."),
+                ("My name is", "Anna Miller."),
+            )
+        ),
     ],
 )
 async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, second: str) -> None:
@@ -132,7 +137,14 @@ async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, se
     assert second.split()[-1].rstrip(".").lower()[:4] in said
 
 
-@pytest.mark.parametrize("answer", ["No.", "Yes please.", "Five.", "Berlin.", "Four people."])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "No.",
+        "Four people.",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("Yes please.", "Five.", "Berlin.")),
+    ],
+)
 async def test_a_short_answer_to_a_question_ends_at_once(whisper: SpeechToText, answer: str) -> None:
     """Recognition takes threads, and so no virtual time: what is left is the silence of the voice detector."""
     async with listening(whisper, Agent(), "Shall I book the table?") as caller:
