@@ -78,34 +78,25 @@ async def test_a_text_whose_node_is_lost_goes_on_at_another() -> None:
             assert losing.when() < asyncio.get_running_loop().time()
 
 
-async def test_words_of_a_language_model_by_espeak() -> None:
-    async with running_node(engine="espeak") as running:
-        check(await words_of_a_language_model(running.ws_url), engine="espeak")
-
-
 @pytest.mark.real_time
 async def test_whole_text(node: RunningProcess) -> None:
     check(await speak(node.ws_url, TEXT, lead_ms=None))
 
 
-async def words_of_a_language_model(ws_url: str) -> bytes:
-    async with wire(ws_url) as peer:
+@pytest.mark.real_time
+async def test_words_of_a_language_model(node: RunningProcess) -> None:
+    async with wire(node.ws_url) as peer:
         await peer.send("context.open", context_id="t", lead_ms=None)
         for word in TEXT.split():
             await peer.send("text.append", context_id="t", text=f"{word} ")
             await asyncio.sleep(0.02)
         await peer.send("context.end", context_id="t")
         await peer.until("context.done")
-        return peer.pcm("t")
+        check(peer.pcm("t"))
 
 
 @pytest.mark.real_time
-async def test_words_of_a_language_model(node: RunningProcess) -> None:
-    check(await words_of_a_language_model(node.ws_url))
-
-
-@pytest.mark.real_time
-@pytest.mark.parametrize("format_", ["mp3", "opus"])
+@pytest.mark.parametrize("format_", ["mp3", pytest.param("opus", marks=pytest.mark.slow)])
 async def test_files(node: RunningProcess, format_: str) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         body = {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": format_}
@@ -220,8 +211,11 @@ BREAKS: dict[str, Callable[[NDArray[np.int16]], NDArray[np.int16]]] = {
     "it is said twice": lambda sound: np.concatenate((sound, sound[len(sound) // 2 :])),
     "half of the samples": lambda sound: sound[::2],
 }
+QUICK = {"a sentence is missing", "it is said twice"}  # of the others Whisper tries several readings
 
 
-@pytest.mark.parametrize("what", BREAKS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[] if what in QUICK else [pytest.mark.slow]) for what in BREAKS]
+)
 def test_broken_sound_is_over_the_bound(what: str) -> None:
     assert hearing().wer(PARTS[0], BREAKS[what](part()), 24_000) > 2 * max(BOUNDS.values())

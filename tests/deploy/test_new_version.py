@@ -114,6 +114,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.slow
 async def test_without_a_second_node_callers_wait_for_the_start(tmp_path: Path) -> None:
     """Stopped first: a new caller finds no node (503 of the proxy), and then the new one; speech that runs is whole."""
     (tmp_path / "old").mkdir()

@@ -79,8 +79,13 @@ def node(installed: Path, folder: Path, **variables: str) -> Iterator[RunningPro
         process.wait(30)
 
 
-def test_a_node_of_it_has_the_page_the_docs_and_the_named_configurations(installed: Path, tmp_path: Path) -> None:
+def test_a_node_of_it_has_the_page_the_docs_the_named_configurations_and_the_natural_voice(
+    installed: Path, tmp_path: Path
+) -> None:
+    """With the extra `voice`."""
     with node(installed, tmp_path) as running, httpx.Client(base_url=running.url, timeout=30) as client:
+        assert "[voice]" not in running.log
+        assert client.get("/v1/audio/voices").json()["default"] == "heart"
         parts = re.findall(r'(?:src|href)="([^"#:]+)"', client.get("/").text)
         assert any(part.endswith("app.js") for part in parts)
         for path in {*parts, "/docs/", "/docs/protocol.md", "/ready"}:
@@ -100,9 +105,3 @@ def test_the_base_alone_speaks_by_espeak_and_says_how_to_get_the_natural_voice(i
         assert client.get("/v1/audio/voices").json()["default"] == "en-us"
         speech = client.post("/v1/audio/speech", json={"input": "Hello.", "voice": "alloy"})
         assert (speech.status_code, len(speech.content) > 3_000) == (200, True)
-
-
-def test_with_the_extra_it_speaks_by_the_natural_voice(installed: Path, tmp_path: Path) -> None:
-    with node(installed, tmp_path) as running, httpx.Client(base_url=running.url, timeout=30) as client:
-        assert "[voice]" not in running.log
-        assert client.get("/v1/audio/voices").json()["default"] == "heart"

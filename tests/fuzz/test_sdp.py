@@ -161,7 +161,7 @@ async def test_changed_offers_leave_no_peer_and_cause_no_delay(caplog: pytest.Lo
     peer = RtcPeer()
     original = await peer.offer()
     await peer.close()
-    examples = _examples(original, 300)
+    examples = _examples(original, 120)
     statuses = []
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         assert await _status_of(client, original) == 200
@@ -172,5 +172,5 @@ async def test_changed_offers_leave_no_peer_and_cause_no_delay(caplog: pytest.Lo
                 assert not node.node.peers
                 assert not node.node.sessions
     assert set(statuses) <= {200, 400, 413}
-    assert statuses.count(400) > 100
+    assert statuses.count(400) > 40
     assert not [record for record in caplog.records if record.name.startswith(("asyncio", "aiortc", "aioice"))]

@@ -153,4 +153,4 @@ def test_the_model_covers_all_engine_events() -> None:
 
 
 TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = examples(400, stateful_step_count=60)
+TestSessionMachine.settings = examples(160, stateful_step_count=60)
