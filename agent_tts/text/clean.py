@@ -94,7 +94,7 @@ class Cleaner:
         self._gap: int | None = None  # offset of white space in a table row that is passed on with the next text
         self._cell: int | None = None  # offset of the cell's bar, likewise
         self._brackets = 0  # open brackets that were passed on
-        self._emphasis = 0  # stars of emphasis that is open in this line: 1, 2, or both
+        self._emphasis = 0  # stars of emphasis that is open in this paragraph: 1, 2, or both
         self._has_keys = False  # a number in brackets, or behind a star, was a key in this line
         self._folds = False  # white space that comes next is left out
         self._returned = False  # the last character was a carriage return
@@ -188,11 +188,13 @@ class Cleaner:
 
     def _newline(self, _: str, offset: int) -> None:
         self._breaks.end_line(offset)
+        if self._before == "\n":
+            self._emphasis = 0
         self._before = "\n"
         self._at_start = True
         self._in_table = self._folds = self._has_keys = False
         self._cell = self._gap = None
-        self._brackets = self._emphasis = 0
+        self._brackets = 0
 
     # ---------------------------------------------------------------- marks
 

@@ -130,6 +130,7 @@ CASES = [
     ("*24 hours* or **24 hours** or **24, 25**", "24 hours or 24 hours or 24, 25"),
     ("**1. Install** it, **21** times; use *67 and *68", "1. Install it, 21 times; use *67 and *68"),
     ("The code is *67. Press **1 or 2**, not **5* hotel**", "The code is *67. Press 1 or 2, not 5* hotel"),
+    ("**Rated\n5** by all, **\n\n4* inn", "Rated, 5 by all, 4* inn"),
     ("No fee* for $9*\n*Terms apply.", "No fee for $9, Terms apply."),
     # arrows
     ("Settings → Privacy", "Settings , Privacy"),
