@@ -69,8 +69,8 @@ class Link:
         # Bytes read, counted by the thread `links`, and bytes taken.
         self.read = 0
         self.taken = 0
-        # When the front was last heard, by the thread `links`. It may start long after its link was made.
-        self.heard_at = math.inf
+        # For how long the front has not been heard, by the thread `links`. It may start long after its link was made.
+        self.silent_s = -math.inf
         self.requests: set[int] = set()
         self.pings: list[int] = []
         self.frames: list[bytes] = []
@@ -161,8 +161,9 @@ class LinkThread:
     def __init__(self, control: socket.socket, arrivals: Arrivals, silence_s: float) -> None:
         self._control = control
         self._arrivals = arrivals
-        # A link that is silent for so long ends: a front sends heartbeats.
+        # A link that is silent for so long ends: a front sends heartbeats. When the thread has looked for it last.
         self._silence_s = silence_s
+        self._looked_at = time.monotonic()
         self._selector = selectors.DefaultSelector()
         # Links whose backlog is new, and a pipe that tells the thread.
         self._new_backlogs: deque[Link] = deque()
@@ -200,8 +201,11 @@ class LinkThread:
             if mask & selectors.EVENT_READ:
                 self._read(link)
         now = time.monotonic()
+        # A pause of the whole node, such as of its container, counts as one turn: fronts may go on after the engine.
+        waited_s, self._looked_at = min(now - self._looked_at, self._silence_s / 5), now
         for link in self._links:
-            if now - link.heard_at > self._silence_s:
+            link.silent_s += waited_s
+            if link.silent_s > self._silence_s:
                 link.end(f"no heartbeat for {self._silence_s:g} s")
 
     def _accept(self) -> None:
@@ -232,7 +236,7 @@ class LinkThread:
             return
         except OSError:
             data = b""
-        link.heard_at = time.monotonic()
+        link.silent_s = 0.0
         link.read += len(data)
         self._arrivals.put((link, data))
         if not data:

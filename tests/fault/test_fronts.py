@@ -179,6 +179,24 @@ async def test_a_front_that_stands_for_three_seconds_goes_on_without_a_gap(node:
             assert peers["front 0"].pcm(f"t{number}") == expected
 
 
+async def test_a_node_that_stands_as_a_whole_goes_on_with_all_callers(node: RunningProcess) -> None:
+    """As its container is paused, and its machine moved. Fails where the engine counts how long fronts were silent."""
+    async with callers(node) as peers:
+        for name, peer in peers.items():
+            await peer.say(name, TEXT * 3)
+            await peer.until_audio(name)
+        pids = node.pids()
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(7)
+        for name in sorted(pids):  # the engine first
+            os.kill(pids[name], signal.SIGCONT)
+            await asyncio.sleep(0.3)
+        for name, peer in peers.items():
+            assert (await peer.until("context.done", name))["reason"] == "end"
+        assert node.pids() == pids
+
+
 async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node: RunningProcess) -> None:
     async with callers(node) as peers:
         for peer in peers.values():
