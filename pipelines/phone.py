@@ -59,6 +59,7 @@ from agent_tts.protocol.validation import parse
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
+from agent_tts.serve.processes.process import leave
 from agent_tts.serve.processes.run import run
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.websocket import CLOSE_CODES
@@ -287,6 +288,6 @@ if __name__ == "__main__":
         settings = load_settings(find_config(args.config), chosen)
         if settings.agent.stt.kind == "none":
             raise SettingsError("a telephone has no keyboard: agent.stt.kind is whisper, not none")
-        sys.exit(run(settings, lambda url: welcome(settings, url), PhoneServer(settings.agent)))
+        leave(run(settings, lambda url: welcome(settings, url), PhoneServer(settings.agent)))
     except SettingsError as error:
         sys.exit(f"agent-tts: {error}")

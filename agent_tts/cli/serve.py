@@ -36,9 +36,10 @@ def _run(configuration: ConfigFlags, flags: dict[str, Any], extension: str | Non
         print(to_yaml(loaded), end="")
         return 0
     settings = loaded.settings
+    from agent_tts.serve.processes.process import leave
     from agent_tts.serve.processes.run import run
 
-    return run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings)
+    leave(run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings))
 
 
 def welcome(settings: Settings, url: str) -> None:

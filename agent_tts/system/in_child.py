@@ -31,7 +31,7 @@ def die_with(parent: int) -> None:
 
 
 def arrange_signals() -> None:
-    """Ignore SIGINT, SIGTERM and SIGHUP; print all stacks on a crash and, except on Windows, on SIGUSR1.
+    """Ignore SIGINT, SIGTERM, SIGHUP and SIGUSR2; print all stacks on a crash and, except on Windows, on SIGUSR1.
 
     The owner ends this process. Ctrl-C and a service manager's SIGTERM may reach every process of the node, and open
     requests have to finish.
@@ -40,6 +40,7 @@ def arrange_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     faulthandler.enable()
     if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -22,6 +22,7 @@ from agent_tts.errors import (
 )
 from agent_tts.system.in_child import REFUSAL
 from agent_tts.system.processes import ModuleResult, run_module
+from agent_tts.system.records import LOCK_S
 from agent_tts.voices.decode_child import MAX_CHANNELS, MAX_RATE, MIN_RATE, Refusal
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 
@@ -109,8 +110,8 @@ class Enrolment:
         try:
             return await asyncio.shield(adding)
         except asyncio.CancelledError:
-            await asyncio.wait([adding])
-            if adding.exception() is None:
+            await asyncio.wait([adding], timeout=LOCK_S)  # a folder that hangs keeps what it stores later
+            if adding.done() and adding.exception() is None:
                 await asyncio.to_thread(self._library.delete, voice.name)
             raise
 

@@ -128,6 +128,17 @@ async def test_f13_speech_beyond_the_drain_timeout_is_cut(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("fronts")
+async def test_an_engine_that_keeps_dying_ends_the_node(tmp_path: Path) -> None:
+    with running_process(tmp_path) as node:
+        for _ in range(6):
+            await until(lambda: "engine 0" in node.pids(), EXIT_S)
+            victim = node.kill("engine 0")
+            await until(lambda: victim not in node.pids().values(), EXIT_S)  # noqa: B023
+        assert await asyncio.to_thread(node.process.wait, EXIT_S) == 1
+    assert "no engine can be kept running: the node exits" in node.log
+
+
+@pytest.mark.usefixtures("fronts")
 async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
     with start("serve", "--engine", "tone", "--port", "0") as process:
         await until(lambda: bool(children_of(process.pid)), START_S)

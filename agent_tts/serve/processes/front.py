@@ -20,8 +20,6 @@ from typing import Any, cast
 if __name__ == "__main__":
     gc.disable()  # until `main`: see `without_collections`
 
-from loguru import logger
-
 from agent_tts.config.files import FileContents
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
@@ -45,9 +43,9 @@ from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.app import create_app, extension_of
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.processes.listener import share
-from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
+from agent_tts.serve.processes.process import leave, raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.server import NodeServer
-from agent_tts.serve.telemetry.logs import log_to_stderr, report_fault
+from agent_tts.serve.telemetry.logs import log_to_stderr
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.system import open_files
@@ -156,12 +154,10 @@ def main() -> None:
     open_files.keep(channel, log)
     os.dup2(2, 1)  # what a library prints is for the supervisor
     arrange_signals()
-    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.get_loop().set_exception_handler(report_fault)
-        code = runner.run(Front.run(socket.socket(fileno=channel), log))
-    logger.remove()  # writes what waits
-    # At once: the supervisor takes the end of the channel for the end of the process.
-    os._exit(code)
+    with runner() as running:
+        code = running.run(Front.run(socket.socket(fileno=channel), log))
+    # The supervisor takes the end of the channel for the end of the process.
+    leave(code)
 
 
 if __name__ == "__main__":

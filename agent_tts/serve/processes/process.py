@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from loguru import logger
 
 from agent_tts.config.settings import Settings
 from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.serve.telemetry.logs import report_fault
 from agent_tts.system import open_files
 from agent_tts.system.in_child import settle, share_interpreter
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+
+@contextmanager
+def runner() -> Iterator[asyncio.Runner]:
+    """What runs this process's event loop. Threads that wait for a disk are left behind at its end; see `leave`."""
+    with asyncio.Runner(loop_factory=event_loop_factory()) as made:
+        made.get_loop().set_exception_handler(report_fault)
+        try:
+            yield made
+        finally:
+            made.get_loop().set_default_executor(ThreadPoolExecutor(1))  # asyncio waits for the threads of this one
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: Python would wait for its threads."""
+    logger.remove()  # writes what waits
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def warm_up(app: FastAPI) -> None:

@@ -9,6 +9,7 @@ import importlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -23,9 +24,9 @@ from agent_tts.errors import EngineLost
 from agent_tts.serve.fronts import roles
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.processes.listener import listen, reserve, url_of
-from agent_tts.serve.processes.process import event_loop_factory, raise_limit_of_files, warm_up
+from agent_tts.serve.processes.process import raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.reload import Reader, Reload
-from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr, report_fault
+from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr
 from agent_tts.serve.transports.tls import server_context, warn_of_certificate
 from agent_tts.system.in_child import settle, without_collections
 
@@ -41,8 +42,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT.
 
-    Returns the exit code: 0 after a drain, 128 + the signal when a second one ended the drain, 1 when an engine does
-    not start, or an engine or a front keeps dying.
+    Returns the exit code, for `process.leave`: 0 after a drain, 128 + the signal when a second one ended the drain, 1
+    when an engine does not start, or an engine or a front keeps dying.
 
     Args:
         on_ready: called once, with the node's URL, when it takes requests.
@@ -53,6 +54,9 @@ def run(
     Raises:
         SettingsError: the node or its engine cannot be set up with these settings, or a model cannot be fetched.
     """
+    if sys.platform != "win32":
+        for signum in (signal.SIGUSR1, signal.SIGUSR2):  # by which others open their log again: it would end the node
+            signal.signal(signum, signal.SIG_IGN)
     log = log_to_stderr(settings.log_level, settings.log_format)
     with contextlib.ExitStack() as closing:
         closing.callback(logger.remove)
@@ -71,10 +75,9 @@ def run(
         else:
             listener = closing.enter_context(contextlib.closing(listen(settings)))
             serving = _serve(settings, contents, listener, log, on_ready, extension, reload)
-        with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            runner.get_loop().set_exception_handler(report_fault)
+        with runner() as running:
             try:
-                return runner.run(serving)
+                return running.run(serving)
             except asyncio.CancelledError:
                 return 128 + signal.SIGTERM
             except EngineLost as error:

@@ -26,6 +26,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.serve.fronts import Role
 from agent_tts.serve.processes import supervisor
 from agent_tts.serve.processes.supervisor import Supervisor
+from tests.attack.strangers import site
 from tests.certificates import make_certificate
 from tests.cli.process import AGENT_TTS, environment
 from tests.node_process import RunningProcess, running_process
@@ -100,6 +101,53 @@ async def test_a_front_that_cannot_be_set_up_any_more_is_no_death(monkeypatch: p
     await node._keep(0)
     assert len(starts) == 20
     assert not node._end.done()
+
+
+# Runs first in each process of a node: its folders do not answer while there is a file `hang` beside them.
+HANGING = """
+import os, time
+
+def hanging(call):
+    def called(path=".", *rest, **named):
+        while str(path).startswith({folder!r}) and access({folder!r} + "/../hang", os.F_OK):
+            time.sleep(0.1)
+        return call(path, *rest, **named)
+    return called
+
+access = os.access
+os.listdir, os.stat, os.mkdir = map(hanging, (os.listdir, os.stat, os.mkdir))
+"""
+
+
+@pytest.mark.usefixtures("fronts")
+async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_end(tmp_path: Path) -> None:
+    """Fails where Python or asyncio waits for threads at the end."""
+    (folder := tmp_path / "folders").mkdir()
+    flags = ["--set", f"voices.folder={folder}/voices", "--set", f"dictionaries.folder={folder}/dictionaries"]
+    with site(HANGING.format(folder=str(folder))) as path:
+        options = {"env": environment(PYTHONPATH=path)}
+        with running_process(tmp_path, *flags, "--set", "timeouts.drain_s=1", **options) as node:
+            async with httpx.AsyncClient(base_url=node.url, timeout=SOON_S) as http, wire(node.ws_url) as peer:
+                (tmp_path / "hang").touch()
+                asking = [
+                    asyncio.create_task(http.request(method, where, json=body))
+                    for method, where, body in (
+                        ("DELETE", "/v1/audio/voices/mine", None),
+                        ("GET", "/v1/audio/voices/mine/lexicon", None),
+                        ("GET", "/pronunciation-dicts/", None),
+                        ("POST", "/pronunciation-dicts/", {"name": "mine", "items": []}),
+                    )
+                    for _ in range(8)
+                ]
+                await asyncio.sleep(1)
+                assert (await http.get("/metrics", timeout=3)).is_success
+                assert "read again" in await asyncio.wait_for(node.reload(), 5)
+                await peer.say("t", TEXT)
+                assert (await peer.until("context.done", "t"))["reason"] == "end"
+                node.process.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(node.process.wait, SOON_S) == 0
+                await asyncio.gather(*asking, return_exceptions=True)
+    assert "is lost" not in node.log
 
 
 @pytest.mark.usefixtures("fronts")
@@ -188,14 +236,16 @@ def starting(log: Path, *flags: str, command: tuple[str, ...] = (*AGENT_TTS, "se
 
 @pytest.mark.usefixtures("fronts")
 async def test_signals_of_a_service_manager_to_all_processes_reload_and_kill_none(tmp_path: Path) -> None:
-    """Such as `systemctl kill --signal=HUP`."""
+    """Such as `systemctl kill --signal=HUP`, or what has other servers open their logs again."""
     with running_process(tmp_path) as node:
         before = node.pids()
-        for pid in before.values():
-            os.kill(pid, signal.SIGHUP)
-        await until(lambda: "the settings are read again" in node.log, SOON_S)
         async with wire(node.ws_url) as peer:
-            await peer.say("t", TEXT, lead_ms=None)
+            await peer.say("t", TEXT)
+            await peer.until_audio("t")
+            for signum in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+                for pid in before.values():
+                    os.kill(pid, signum)
+            await until(lambda: "the settings are read again" in node.log, SOON_S)
             assert (await peer.until("context.done", "t"))["reason"] == "end"
         assert node.pids() == before
 
