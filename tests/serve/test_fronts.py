@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,16 +52,28 @@ def test_other_values_are_refused(wrong: object) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cgroups")
-@pytest.mark.parametrize(("text", "expected"), [("max 100000", None), ("150000 100000", 1.5), ("-1 100000", None)])
-def test_a_quota_counts_as_cores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, text: str, expected: float | None
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/a.slice/b.service", {"a.slice/b.service/cpu.max": "200000 100000"}, 2),  # systemd's CPUQuota
+        ("0::/a.slice/b", {"a.slice/b/cpu.max": "max 100000", "a.slice/cpu.max": "300000 100000"}, 3),
+        ("4:memory:/c\n1:cpu,cpuacct:/d", {"cpu/d/cpu.cfs_quota_us": "-1", "cpu/d/cpu.cfs_period_us": "100000"}, 8),
+        ("1:cpu:/of/the/host", {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+    ],
+)
+def test_the_quotas_of_all_its_cgroups_count_as_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str, files: dict[str, str], expected: float
 ) -> None:
-    file = f"{tmp_path}/cpu.max"
-    with open(file, "w") as quota:
-        quota.write(text)
-    monkeypatch.setattr("agent_tts.system.cores._QUOTAS", (file, "/no/such/file"))
+    (own := tmp_path / "own").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("agent_tts.system.cores._OWN", own)
+    monkeypatch.setattr("agent_tts.system.cores._ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    assert cores() == (expected or 8)
+    assert cores() == expected
 
 
 @pytest.mark.parametrize(
