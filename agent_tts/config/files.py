@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from agent_tts.config.settings import Settings
@@ -15,8 +15,8 @@ FileContents = Mapping[str, bytes]  # by path, as the settings name it
 MAX_BYTES = 4 << 20  # of a file
 
 
-def contents_of(settings: Settings) -> dict[str, bytes]:
-    """All of them as they are now. Raises the errors of `read`."""
+def contents_of(settings: Settings, of: Collection[str] = ("lexicon_file", "tls", "c2pa")) -> dict[str, bytes]:
+    """Those of some sections and settings, as they are now. Raises the errors of `read`."""
     named = {
         "lexicon_file": settings.lexicon_file,
         "tls.cert": settings.tls.cert,
@@ -24,7 +24,8 @@ def contents_of(settings: Settings) -> dict[str, bytes]:
         "c2pa.certificate": settings.c2pa.certificate,
         "c2pa.key": settings.c2pa.key,
     }
-    return {path: read(setting, path) for setting, path in named.items() if path is not None}
+    wanted = {setting: path for setting, path in named.items() if setting.partition(".")[0] in of and path is not None}
+    return {path: read(setting, path) for setting, path in wanted.items()}
 
 
 def read(setting: str, path: str) -> bytes:

@@ -198,6 +198,8 @@ def _named(node: yaml.Node, known: dict[int, int]) -> int:
             except UnicodeDecodeError:
                 half = "an escape \\uD800 to \\uDFFF is half of a character"
                 raise yaml.MarkedYAMLError(problem=half, problem_mark=node.start_mark) from None
+            if "\0" in node.value:  # in no path, address or name
+                raise yaml.MarkedYAMLError(problem="a NUL character", problem_mark=node.start_mark)
             if len(node.value) > MAX_NUMBER and node.tag.endswith((":int", ":float", ":timestamp")):
                 raise yaml.MarkedYAMLError(problem="a number is too long", problem_mark=node.start_mark)
             inside = 0

@@ -141,6 +141,7 @@ def test_a_node_reachable_from_other_machines_needs_a_key() -> None:
         ("limits: 3\n", "limits in bad.yaml: this is a section"),
         ("timeouts:\n  drain: 3\n", r"timeouts\.drain in bad\.yaml: .* did you mean timeouts\.drain_s\?"),
         ("\x00", "bad.yaml: not YAML"),
+        (r'lexicon_file: "a\0b"', "bad.yaml: not YAML in line 1: a NUL character"),  # in no path, name or address
     ],
 )
 def test_an_invalid_file_is_refused(tmp_path: Path, text: str, said: str) -> None:

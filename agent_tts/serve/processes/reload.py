@@ -112,7 +112,7 @@ class Reload:
         # A document has a million objects while it is read: a collection of them would stop all for 30 ms.
         with without_collections():
             found = change(self._settings, self._read())
-            contents = contents_of(found.settings)
+            contents = contents_of(found.settings, LIVE)
             return replace(found, contents=contents, lexicon=node_lexicon(found.settings, contents))
 
 

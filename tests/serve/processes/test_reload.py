@@ -88,6 +88,16 @@ async def test_the_file_of_a_lexicon_is_read_again_and_a_bad_one_changes_nothing
     assert changes[0].apply(Settings(port=4_711)).lexicon == {"ok": "okay"}
 
 
+async def test_a_file_of_what_needs_a_restart_holds_up_no_key(tmp_path: Path) -> None:
+    """The signer's is broken, which the node has as it was: a key is changed all the same."""
+    (signer := tmp_path / "signer.pem").write_text("x")
+    old = Settings(c2pa={"certificate": str(signer), "key": str(signer)})
+    signer.unlink()
+    used: list[Change] = []
+    await Reload(lambda: old.model_copy(update={"auth": Auth(api_keys=("new",))}), old).read(used.append)
+    assert [change.used for change in used] == [("auth.api_keys",)]
+
+
 def test_settings_with_secrets_come_back_equal() -> None:
     named = {"shop": Key(key=SecretStr("three"), sessions=8)}
     settings = Settings(auth=Auth(api_keys=("one", "two"), keys=named), fronts=3)
