@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import queue
+import select
 import threading
 import time
 import traceback
@@ -115,7 +116,7 @@ class LineWriter:
     """Never blocks its callers: a thread writes, and a line for which there is no room is dropped.
 
     Args:
-        fd: blocking; not closed by this object.
+        fd: not closed by this object.
         on_dropped: called with 1 for each dropped line, in the thread that drops it.
         on_moving: called with the number of lines dropped since the last call, when all that waited is written.
     """
@@ -159,7 +160,10 @@ class LineWriter:
             rest = memoryview(data)
             try:
                 while rest:
-                    rest = rest[os.write(self._fd, rest) :]
+                    try:
+                        rest = rest[os.write(self._fd, rest) :]
+                    except BlockingIOError:  # who has the other end, or shares this one, has made it so
+                        select.select([], [self._fd], [])
             except OSError:  # the reader is gone
                 self._drop()
             self._written += len(data)

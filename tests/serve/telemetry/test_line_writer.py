@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,6 +77,19 @@ def test_the_end_does_not_wait_for_an_unread_pipe(pipe: tuple[int, int], monkeyp
         counted.writer.write(LINE)
     counted.writer.stop()
     read(pipe[0], (MANY - counted.dropped) * len(LINE))  # the thread ends
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes that block")
+def test_a_stream_that_another_process_has_made_non_blocking_gets_all_lines(pipe: tuple[int, int]) -> None:
+    """As a terminal's or a supervisor's. Fails where a full pipe cuts a line and drops the next ones."""
+    os.set_blocking(pipe[1], False)
+    counted = Counted(pipe[1])
+    for _ in range(200):
+        counted.writer.write(LINE)
+    time.sleep(0.1)
+    assert counted.dropped == 0
+    assert read(pipe[0], 200 * len(LINE)) == 200 * LINE.encode()
+    counted.writer.stop()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe without a reader")
