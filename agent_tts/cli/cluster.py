@@ -208,15 +208,15 @@ def _secret(path: Path) -> str:
     """The same at each start: nodes with other settings than they were started with are not adopted."""
     from agent_tts.system.processes import write_private
 
-    if not path.exists() or not path.read_text():
+    if not path.exists() or not path.read_text().strip():
         write_private(path, secrets.token_urlsafe(32))
-    return path.read_text()
+    return path.read_text().strip()
 
 
 def _authenticate(folder: Path, token: str | None, head: str) -> None:
     """Have the processes that this one starts speak to Ray with the cluster's token, and to none without it."""
     try:
-        token = token or (folder / "token").read_text()
+        token = token or (folder / "token").read_text().strip()
     except OSError:
         raise SettingsError(
             "the cluster's token is not known here: --token, as `agent-tts cluster start` told"
@@ -246,7 +246,7 @@ def _address(host: str | None) -> str:
     if host is not None:
         try:
             return str(sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))[0][4][0])  # IPv4 comes first
-        except OSError:
+        except (OSError, UnicodeError):
             raise SettingsError(f"--host {host}: there is no such address") from None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

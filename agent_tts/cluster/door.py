@@ -16,7 +16,6 @@ import socket
 import stat
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,7 +27,8 @@ from agent_tts.cluster.directory import NodeAddress
 from agent_tts.config.files import read
 from agent_tts.errors import SettingsError, to_install
 from agent_tts.serve.transports.tls import warn_of_certificate
-from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths
+from agent_tts.system.open_files import short
+from agent_tts.system.processes import ENVIRONMENT, ChildProcess, Deaths, write_private
 
 START_S = 5.0  # for HAProxy to answer, and for an old one to leave the port
 ANSWER_S = 2.0  # longest wait for an answer of the runtime API
@@ -59,14 +59,14 @@ class Door:
         self.host, self.port = host, port  # a port that was picked is known after `start`
         self._tls = None if callers.tls_pem is None else Path(callers.tls_pem).resolve()
         self._folder = folder
-        self._callers = replace(callers, tls_pem=None if self._tls is None else str(self._tls))
+        self._callers = callers
         self.pid: int | None = None  # of HAProxy, while it runs
         self._nodes: tuple[NodeAddress, ...] | None = None  # None: an adopted HAProxy keeps its own
         # Serialises what is said to HAProxy.
         self._talk = asyncio.Lock()
         self._answered_at = 0.0
         self._gone: dict[str, float] = {}  # servers that are gone, and since when
-        self._complaints: list[str] = []  # of HAProxy, which were logged
+        self._complaints: list[str] = []  # of HAProxy, or of its certificate, which were logged
         self._parts: dict[str, bool] = {}  # of the machine, and whether each is whole; what HAProxy was not told yet
         self._certificate: str | None = None  # that HAProxy has
         self._files = contextlib.ExitStack()  # the folder's lock and the listener
@@ -157,7 +157,10 @@ class Door:
                 self._listener = self._files.enter_context(self._listen())
                 self.port = self._listener.getsockname()[1]
             (self._folder / "haproxy.cfg").write_text(self._text() + haproxy.server_lines(self._nodes or ()))
-            self._certificate = None if self._tls is None else self._read_certificate(self._tls)
+            if self._tls is not None:
+                if self._certificate is None:  # otherwise the one that was accepted last: it may be broken by now
+                    write_private(self._folder / haproxy.CERTIFICATE, self._read_certificate(self._tls))
+                self._certificate = (self._folder / haproxy.CERTIFICATE).read_text()
             env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
             fd = self._listener.fileno()
             self._process = ChildProcess("HAProxy")
@@ -181,7 +184,9 @@ class Door:
         except TimeoutError:
             pass
         await self._end_process()
-        raise SettingsError(f"HAProxy does not start: {self._process.tail}")
+        raise SettingsError(
+            f"HAProxy does not start: {self._process.tail.replace(haproxy.CERTIFICATE, str(self._tls))}"
+        )
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ip_address(self.host).version == 6 else socket.AF_INET
@@ -297,13 +302,24 @@ class Door:
             self._parts = {part: state for part, state in self._parts.items() if parts.get(part) is not state}
 
     async def _renew(self) -> None:
-        if self._tls is None or _text_of(self._tls) == self._certificate:
+        try:
+            if self._tls is None or _text_of(self._tls) == self._certificate:
+                return
+            pem = self._read_certificate(self._tls)
+        except SettingsError as error:
+            if self._complaints != [str(error)]:
+                logger.error("door: the certificate stays as it is: {}", error)
+            self._complaints = [str(error)]
             return
-        pem = self._read_certificate(self._tls)
         async with self._talk:
-            answers = [await self._ask(command) for command in haproxy.new_certificate(str(self._tls), pem)]
+            answers = [await self._ask(command) for command in haproxy.new_certificate(pem)]
         self._certificate = pem  # a wrong one is tried once
-        logger.info("door: the certificate has changed: {}", " ".join(" ".join(answers).split()))
+        told = " ".join(" ".join(answers).split())
+        if haproxy.ACCEPTED not in answers[-1]:
+            logger.error("door: HAProxy keeps the certificate that it has: {}", told)
+            return
+        logger.info("door: the certificate has changed: {}", told)
+        write_private(self._folder / haproxy.CERTIFICATE, pem)
 
     @staticmethod
     def _read_certificate(path: Path) -> str:
@@ -314,23 +330,20 @@ class Door:
 
     async def _ask(self, command: str) -> str:
         """The answer of the runtime API. Raises `OSError` and `TimeoutError`."""
-        folder = os.open(self._folder, os.O_PATH)  # a path to a socket has 107 bytes at most
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{haproxy.SOCKET}")
-                try:
-                    writer.write(command.encode() + b"\n")
-                    answer = await reader.read()
-                finally:
-                    writer.transport.abort()
-        finally:
-            os.close(folder)
+        async with asyncio.timeout(ANSWER_S):
+            with short(self._folder / haproxy.SOCKET) as path:
+                reader, writer = await asyncio.open_unix_connection(path)
+            try:
+                writer.write(command.encode() + b"\n")
+                answer = await reader.read()
+            finally:
+                writer.transport.abort()
         self._answered_at = time.monotonic()
         return answer.decode(errors="replace")
 
 
 def _text_of(path: Path) -> str:
-    return read("tls", str(path)).decode()
+    return read("tls", str(path)).decode(errors="replace")
 
 
 def _program() -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 from agent_tts.cluster.directory import NodeAddress
 
 SOCKET = "haproxy.sock"  # of the runtime API, in the folder that HAProxy runs in
+CERTIFICATE = "door.pem"  # in the folder, too: what HAProxy has, whatever becomes of the file that it is from
 LISTENER = "AGENT_TTS_DOOR"  # environment variable with the descriptor of the listener
 
 # The looks at /ready: one failure is enough, and so is one success.
@@ -45,7 +46,7 @@ def configuration(address: str, callers: Callers) -> str:
     Args:
         address: what the listener is bound to. Told only: a door that wants another one finds that this is not its own.
     """
-    tls = "" if callers.tls_pem is None else f" ssl crt {_quoted(callers.tls_pem)} alpn http/1.1 ssl-min-ver TLSv1.2"
+    tls = "" if callers.tls_pem is None else f" ssl crt {CERTIFICATE} alpn http/1.1 ssl-min-ver TLSv1.2"
     told = {
         "address": address,
         "accept_proxy": " accept-proxy" if callers.accept_proxy else "",
@@ -62,13 +63,6 @@ def configuration(address: str, callers: Callers) -> str:
 def server_lines(nodes: Sequence[NodeAddress]) -> str:
     """The end of a configuration: nodes that were servers before, and get callers at once."""
     return "".join(f"  server {node.name} {node.target} {_CHECK}\n" for node in nodes)
-
-
-def _quoted(text: str) -> str:
-    """Text as one word of a configuration. Raises `ValueError` for what cannot be one."""
-    if "'" in text or "\n" in text:
-        raise ValueError(f"{text!r} has a quote or a line break")
-    return f"'{text}'"
 
 
 # ---------------------------------------------------------------- runtime API
@@ -168,7 +162,10 @@ def complaints(answer: str) -> list[str]:
     return [line for line in answer.splitlines() if line.strip() and not line.startswith(_DONE)]
 
 
-def new_certificate(path: str, pem: str) -> list[str]:
-    """Commands that replace the certificate; each is for a connection of its own."""
+def new_certificate(pem: str) -> list[str]:
+    """Commands that replace the certificate; each is for a connection of its own. The last is answered `ACCEPTED`."""
     text = "\n".join(line for line in pem.splitlines() if line.strip())  # an empty line would end it
-    return [f"set ssl cert {path} <<\n{text}\n", f"commit ssl cert {path}"]
+    return [f"set ssl cert {CERTIFICATE} <<\n{text}\n", f"commit ssl cert {CERTIFICATE}"]
+
+
+ACCEPTED = "Success!"

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +247,9 @@ def _places(folder: Path) -> list[int]:
 
 def _living(path: Path) -> Record | None:
     try:
-        found = Record(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        known = json.loads(path.read_text())
+        found = Record(*(known[field.name] for field in fields(Record)))  # another version may tell more
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     return found if found.lives else None
 

@@ -34,6 +34,7 @@ KEEP_S = 120.0  # after the directory last told of a node the door still asks it
 AGAIN_S = 2.0  # before a part is started again
 RAY_S = 60.0  # for Ray to end
 DEPLOY_S = 120.0  # for the application to be deployed
+MAX_LOG_BYTES = 4 << 20  # of what a part complains of: then the file begins anew, with its next start
 LOOK_S = 0.5  # between two looks whether the head is there, or nodes have ended
 # A part that has run so long since it ended counts as whole again: `haproxy_server_status{proxy="machine"}` shows it.
 WHOLE_S = 60.0
@@ -211,6 +212,8 @@ class Machine:
     async def _running(self, module: str, *args: str, input_: bytes = b"") -> AsyncIterator[asyncio.subprocess.Process]:
         """`python -m MODULE ARGS`, with what it complains of in a file; what is left of it ends with the block."""
         with (self.folder / f"{module.rpartition('.')[2]}.log").open("ab") as log:
+            if log.tell() > MAX_LOG_BYTES:
+                log.truncate(0)
             process = await asyncio.create_subprocess_exec(
                 *module_command(module, *args),
                 stdin=asyncio.subprocess.PIPE,
@@ -279,7 +282,7 @@ def _write(path: Path, text: str) -> None:
 
 def _read(path: Path) -> list[NodeAddress]:
     try:
-        return [NodeAddress(**node) for node in json.loads(path.read_text())]
+        return list(_addresses(json.loads(path.read_text())))
     except (OSError, ValueError, TypeError):
         return []
 
@@ -315,7 +318,8 @@ def running(folder: Path) -> int | None:
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Whether something listens there."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0
+    """Whether something listens there. A name that no name server knows, or that cannot be one, stands for nobody."""
+    with contextlib.suppress(OSError, UnicodeError):
+        socket.create_connection((host, port), 1.0).close()
+        return True
+    return False

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -382,25 +383,31 @@ async def test_a_certificate_that_clients_refuse_is_told(tmp_path: Path) -> None
             await until(lambda: len([line for line in log if "has expired" in line]) == 2)
 
 
-async def test_a_door_whose_certificate_is_no_text_goes_on(tmp_path: Path) -> None:
-    """Fails where a fault that is no `SettingsError` ends the supervision of HAProxy, without a word."""
+async def test_a_haproxy_that_dies_while_its_certificate_is_broken_is_back_with_the_one_that_it_had(
+    tmp_path: Path,
+) -> None:
+    """Fails where the next one reads the file: then nobody is let in until an operator has mended it."""
     made = make_certificate(tmp_path / "made")
-    pem, good = tmp_path / "door.pem", made.cert.read_bytes() + made.key.read_bytes()
-    pem.write_bytes(good)
+    pem = tmp_path / "door.pem"
+    pem.write_bytes(made.cert.read_bytes() + made.key.read_bytes())
     async with running_node() as node, opened(tmp_path, tls_pem=str(pem)) as door:
         await door.update([address("one", node)])
         await until_up(door, "one")
-        pem.write_bytes(b"\xff")
-        with logged() as log:
-            os.kill(present(door.pid), signal.SIGKILL)
-            await until(lambda: any("can't decode" in line for line in log))
-            pem.unlink()
-            os.mkfifo(pem)  # whose reader would wait for ever
-            await until(lambda: any("no regular file" in line for line in log))
+        for number, broken in enumerate((partial(pem.write_bytes, b"\xff"), pem.unlink, partial(os.mkfifo, pem))):
+            with logged() as log:
+                broken()
+                said = ("keeps the certificate", "No such file", "no regular file")[number]
+                await until(lambda: any(said in line for line in log))  # noqa: B023
+            os.kill(before := present(door.pid), signal.SIGKILL)
+            await until(lambda: door.pid not in (None, before))
+            async with httpx.AsyncClient(verify=made.client(), timeout=10) as http:
+                assert (await http.get(f"{url(door, 'https')}/ready")).is_success
         pem.unlink()
-        pem.write_bytes(good)
-        async with httpx.AsyncClient(verify=made.client(), timeout=10) as http:
-            assert (await http.get(f"{url(door, 'https')}/ready")).is_success
+        new = make_certificate(tmp_path / "new")
+        pem.write_bytes(new.cert.read_bytes() + new.key.read_bytes())
+        async with asyncio.timeout(10), httpx.AsyncClient(verify=new.client()) as http:
+            while not await answers(http, f"{url(door, 'https')}/ready"):
+                await asyncio.sleep(0.05)
 
 
 async def answers(http: httpx.AsyncClient, address: str) -> bool:

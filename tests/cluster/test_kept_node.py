@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ async def test_a_node_whose_keeper_was_killed_as_it_started_it_is_adopted(tmp_pa
     )
     assert keeper.returncode == -signal.SIGKILL, keeper.stderr
     (record,) = living_nodes(tmp_path).values()
+    (written := tmp_path / "0.json").write_text(json.dumps(asdict(record) | {"of_a_newer_version": 1}))
+    assert living_nodes(tmp_path) == {record.name: record}, written.read_text()
     node = KeptNode(tmp_path, SETTINGS, "127.0.0.1", "")
     try:
         assert await node.start(before)

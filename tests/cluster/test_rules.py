@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,19 @@ from prometheus_client import generate_latest
 from agent_tts import cli
 from agent_tts.cli.cluster import _address
 from agent_tts.cluster.directory import FORGET_S, Directory, NodeAddress, address_of
-from agent_tts.cluster.machine import AGAIN_S, KEEP_S, UNATTENDED_S, WHOLE_S, Known, Machine, Unattended, _addresses
+from agent_tts.cluster.machine import (
+    AGAIN_S,
+    KEEP_S,
+    MAX_LOG_BYTES,
+    UNATTENDED_S,
+    WHOLE_S,
+    Known,
+    Machine,
+    Unattended,
+    _addresses,
+    _read,
+    is_taken,
+)
 from agent_tts.cluster.scaling import Figures, Load, decide, nodes_wanted
 from agent_tts.config.settings import ENV_PREFIX
 from agent_tts.engine_info import EngineInfo
@@ -216,19 +229,39 @@ async def test_keys_in_the_environment_are_not_for_rays_processes(
     assert b"secret" not in environment
 
 
-def test_what_one_node_tells_hides_no_other() -> None:
+def test_what_one_node_tells_hides_no_other(tmp_path: Path) -> None:
     """Mutation: a fault leaves `_addresses`; then the door learns of no node any more."""
     right = {"name": "a", "host": "10.0.0.1", "port": 8101, "version": "1"}
     wrong = [{}, right | {"name": "a b"}, right | {"host": "localhost"}, right | {"port": None}, right | {"host": None}]
-    assert list(_addresses([*wrong, right])) == [NodeAddress("a", "10.0.0.1", 8101, "1")]
+    newer = right | {"name": "b", "of_a_newer_version": 1}
+    assert [node.name for node in _addresses([*wrong, right, newer])] == ["a", "b"]
+    (tmp_path / "nodes.json").write_text(json.dumps([*wrong, right, newer]))
+    assert [node.name for node in _read(tmp_path / "nodes.json")] == ["a", "b"]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("head", ["no.such.host.invalid", "10.0..1", "127.0.0.1"])
+def test_nobody_listens_where_no_name_leads(head: str) -> None:
+    assert not is_taken(head, 1)
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+async def test_what_a_part_complains_of_fills_no_disk(tmp_path: Path) -> None:
+    log = tmp_path / "watch.log"
+    log.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
+    async with machine._running("agent_tts.cluster.watch", "127.0.0.1:1"):
+        assert log.stat().st_size < MAX_LOG_BYTES
 
 
 def test_a_name_of_loopback_is_its_address() -> None:
     """The door would be open on all interfaces, and the node would refuse to start without keys."""
     assert _address("localhost") == "127.0.0.1"
     assert _address("127.0.0.2") == "127.0.0.2"
-    with pytest.raises(SettingsError, match="no such address"):
-        _address("no.such.host.invalid")
+    for wrong in ("no.such.host.invalid", "10.0..1"):
+        with pytest.raises(SettingsError, match="no such address"):
+            _address(wrong)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 from loguru import logger
 
 from agent_tts.serve.access.fleet_counts import Batch
+from agent_tts.system.open_files import short
 
 SCHEME = "socket://"
 MAX_LINE = 4 << 20  # bytes
@@ -25,7 +26,7 @@ class SocketCounts:
     """The counts behind a socket, at `socket:///PATH`."""
 
     def __init__(self, address: str) -> None:
-        self._path = address.removeprefix(SCHEME)
+        self._path = Path(address.removeprefix(SCHEME))
         # While connected; a connection whose answer was not awaited is closed, because the answer may still come.
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -33,7 +34,8 @@ class SocketCounts:
         """See `SharedCounts`. Raises `OSError`, `EOFError`, `ValueError`."""
         try:
             if self._streams is None:
-                self._streams = await asyncio.open_unix_connection(self._path, limit=MAX_LINE)
+                with short(self._path) as path:
+                    self._streams = await asyncio.open_unix_connection(path, limit=MAX_LINE)
             reader, writer = self._streams
             writer.write(json.dumps(asdict(batch)).encode() + b"\n")
             await writer.drain()
@@ -70,7 +72,8 @@ class CountsServer:
     async def start(self) -> None:
         """Listen, in place of a server that is gone. The path is for this user alone if its folder is."""
         self._path.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._accept, self._path, limit=MAX_LINE)
+        with short(self._path) as path:
+            self._server = await asyncio.start_unix_server(self._accept, path, limit=MAX_LINE)
 
     async def close(self) -> None:
         """Stop answering. Idempotent."""
