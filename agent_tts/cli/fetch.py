@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from agent_tts.errors import SettingsError, needing
+from agent_tts.system.records import age_s
 
 ANSWER_S = 30.0  # longest wait for the next bytes
 
@@ -53,6 +54,9 @@ def _download(address: str, path: Path, size: int, digest: str, tell: Callable[[
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     hashed = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob("*.part"):
+        if age_s(left.stat().st_mtime_ns) > 2 * ANSWER_S:  # of a fetch that was killed: others write
+            left.unlink(missing_ok=True)
     try:
         with part.open("wb") as file, httpx.stream("GET", address, timeout=ANSWER_S, follow_redirects=True) as answer:
             for content in answer.raise_for_status().iter_bytes():

@@ -12,15 +12,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from agent_tts.config.settings import Settings
-from agent_tts.doctor.finding import Finding, bad, good, note
+from agent_tts.doctor.finding import Finding, bad, good, note, refused
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import SettingsError, SpeechError, to_install
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.system import open_files
-from agent_tts.system.records import user_data_folder
+from agent_tts.voices.library import VoiceLibrary
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
 
@@ -162,9 +161,9 @@ def disk(settings: Settings) -> list[Finding]:
     if not settings.voices.limit:
         return []
     try:
-        folder = Path(settings.voices.folder).expanduser() if settings.voices.folder else user_data_folder() / "voices"
-    except RuntimeError:
-        return [bad("voices", "there is no home folder", "set voices.folder")]
+        folder = VoiceLibrary.of(settings.voices).folder
+    except SettingsError as error:
+        return [refused("voices", error)]
     advice = "set voices.folder to a folder of the node's user"
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):

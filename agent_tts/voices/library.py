@@ -152,6 +152,7 @@ class VoiceLibrary:
     """
 
     def __init__(self, folder: Path, limit: int, store: VoiceStore | None = None) -> None:
+        self.folder = folder
         self._records = Records(folder, "voice", is_name, _read)
         self._limit = limit
         # Of this folder alone: a store has no consents but those of its voices.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -100,6 +101,17 @@ def test_what_is_not_the_voice_is_not_kept(hub: Path, home: Path, damage: object
     done = invoke("voices", "fetch", "kore")
     assert (done.returncode, said in done.stderr.decode()) == (2, True), done.stderr
     assert list(home.iterdir()) == []
+
+
+def test_what_a_fetch_that_was_killed_left_goes_with_the_next(hub: Path, home: Path) -> None:
+    """One that goes on beside this one keeps its own."""
+    home.mkdir()
+    (left := home / f"{HEART.name}.1.part").write_bytes(b"half")
+    (others := home / f"{HEART.name}.2.part").write_bytes(b"half")
+    os.utime(left, (0, 0))
+    assert invoke("voices", "fetch", "emma").returncode == 0
+    assert not left.exists()
+    assert others.exists()
 
 
 def test_without_a_network_it_says_what_to_do(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,12 @@ def commands() -> list[tuple[str, list[str]]]:
     return [*found, ("systemd", shlex.split(line))]
 
 
+def test_systemd_leaves_it_to_the_node_to_replace_an_engine_for_which_there_was_no_memory() -> None:
+    """By default it ends all processes of a unit of which the kernel has killed one."""
+    unit = (CONFIGS / "systemd" / "agent-tts.service").read_text()
+    assert re.findall(r"^OOMPolicy=(.*)$", unit, re.M) == ["continue"]
+
+
 def entered(folder: Path, *arguments: str, fails: bool = False) -> subprocess.Popen[str]:
     """The GPU image's entry point with these arguments, where `agent-tts` notes how it is called."""
     fake = folder / "agent-tts"

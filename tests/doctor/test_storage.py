@@ -27,6 +27,15 @@ def test_a_missing_folder_is_judged_by_its_nearest_parent(tmp_path: Path) -> Non
     assert voices.found.startswith(str(tmp_path / "new" / "voices"))
 
 
+def test_the_folder_is_the_nodes_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of voices at an address it is that of their copies; what is not absolute is refused, as by the node."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (copies,) = machine.disk(Settings(voices={"folder": f"file://{tmp_path}/shared"}))
+    assert copies.found.startswith(f"{tmp_path}/agent-tts/voice-copies/")
+    (relative,) = machine.disk(Settings(voices={"folder": "voices"}))
+    assert relative.verdict is Verdict.BAD
+
+
 def test_a_full_or_read_only_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = qwen(folder=tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
