@@ -33,9 +33,24 @@ Url = Annotated[
     str | None,
     typer.Option("--url", envvar="AGENT_TTS_URL", help="A running node: http(s)://, ws(s):// or host:port."),
 ]
+
+
+def _carried(key: str | None) -> str | None:
+    """Refuse a key that no header carries."""
+    if key is not None and not all("!" <= character <= "~" for character in key):
+        raise typer.BadParameter("a key has visible ASCII characters and no spaces")
+    return key
+
+
 Key = Annotated[
     str | None,
-    typer.Option("--key", envvar="AGENT_TTS_KEY", show_envvar=True, help="Its API key; the variable is safer."),
+    typer.Option(
+        "--key",
+        envvar="AGENT_TTS_KEY",
+        show_envvar=True,
+        callback=_carried,
+        help="Its API key; the variable is safer.",
+    ),
 ]
 Config = Annotated[str | None, typer.Option(help="A YAML file, or one of the package by name: agent, cpu or gpu.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting: limits.rtc_peers=8.")]

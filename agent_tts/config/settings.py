@@ -505,6 +505,15 @@ class Settings(Section):
     dictionaries: DictionarySettings = DictionarySettings()
     agent: Agent = Agent()
 
+    @field_validator("host")
+    @classmethod
+    def _can_be_looked_up(cls, host: str) -> str:
+        try:
+            host.encode("idna")  # as the resolver does
+        except UnicodeError:
+            raise ValueError("is no address, and no name of one") from None
+        return host
+
     @field_validator("lexicon")
     @classmethod
     def _can_be_said(cls, lexicon: dict[str, Any]) -> dict[str, Any]:

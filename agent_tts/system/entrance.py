@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -22,11 +23,17 @@ def enter(*, hangs_up: bool) -> None:
 
 
 def open_streams() -> None:
-    """Give stdin, stdout and stderr a place: otherwise a socket has their number, and libraries write to it."""
+    """Give stdin, stdout and stderr a place: otherwise a socket has their number, and libraries write to it.
+
+    Characters that an encoding lacks are written as their numbers.
+    """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def be_init() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from agent_tts.cli import serve
 from agent_tts.config.settings import Settings
-from tests.cli.process import invoke
+from tests.cli.process import environment, invoke, run
 
 
 def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_path: Path) -> None:
@@ -34,6 +34,17 @@ def test_print_config_shows_flags_over_environment_over_file_and_no_secret(tmp_p
     assert [printed["qwen3"]["device"], printed["qwen3"]["dtype"]] == ["cpu", "float32"]
     assert b"sesame" not in result.stdout
     assert b"[environment]" in result.stdout
+
+
+def test_a_key_that_no_header_carries_is_refused() -> None:
+    done = invoke("voices", "--url", "http://127.0.0.1:1", AGENT_TTS_KEY="clé")
+    assert (done.returncode, b"visible" in done.stderr) == (2, True)
+
+
+def test_what_an_encoding_lacks_is_written_as_its_number() -> None:
+    done = run("serve", "--print-config", env=environment(PYTHONIOENCODING="ascii"))
+    assert done.returncode == 0, done.stderr
+    assert b"d\\u0292\\u026af" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -393,10 +392,14 @@ async def test_a_haproxy_that_dies_while_its_certificate_is_broken_is_back_with_
     async with running_node() as node, opened(tmp_path, tls_pem=str(pem)) as door:
         await door.update([address("one", node)])
         await until_up(door, "one")
-        for number, broken in enumerate((partial(pem.write_bytes, b"\xff"), pem.unlink, partial(os.mkfifo, pem))):
+        breaks: dict[str, Callable[[], object]] = {
+            "keeps the certificate": lambda: pem.write_bytes(b"\xff"),
+            "No such file": pem.unlink,
+            "no regular file": lambda: os.mkfifo(pem),
+        }
+        for said, broken in breaks.items():
             with logged() as log:
                 broken()
-                said = ("keeps the certificate", "No such file", "no regular file")[number]
                 await until(lambda: any(said in line for line in log))  # noqa: B023
             os.kill(before := present(door.pid), signal.SIGKILL)
             await until(lambda: door.pid not in (None, before))

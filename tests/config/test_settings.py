@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from agent_tts.config.settings import Settings, is_loopback
+from agent_tts.config.settings import Auth, Settings, is_loopback
 
 
 def test_loopback_is_recognised() -> None:
@@ -17,6 +17,13 @@ def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
         settings.port = 1  # type: ignore[misc]
     with pytest.raises(ValidationError, match="extra_forbidden"):
         Settings.model_validate({"prot": 1})
+
+
+@pytest.mark.parametrize("host", ["192.168..1", "a" * 64, "."])
+def test_a_host_that_cannot_be_a_name_is_refused(host: str) -> None:
+    """Python's resolver, and HTTP's clients, raise errors for it that are none of the system."""
+    with pytest.raises(ValueError, match="is no address, and no name of one"):
+        Settings(host=host, auth=Auth(api_keys=("a",)))
 
 
 def test_numbers_are_finite() -> None:

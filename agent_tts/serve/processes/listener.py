@@ -54,8 +54,8 @@ def _bound(settings: Settings, port: int, *, shared: bool = False, listens: bool
     host = settings.host
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name
-        raise SettingsError(f"host {host} is not an address of this machine: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"host {host} is not an address of this machine: {error.strerror}") from error
     # asyncio sets TCP_NODELAY only with this protocol.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

@@ -125,8 +125,8 @@ async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_
     (folder := tmp_path / "folders").mkdir()
     flags = ["--set", f"voices.folder={folder}/voices", "--set", f"dictionaries.folder={folder}/dictionaries"]
     with site(HANGING.format(folder=str(folder))) as path:
-        options = {"env": environment(PYTHONPATH=path)}
-        with running_process(tmp_path, *flags, "--set", "timeouts.drain_s=1", **options) as node:
+        flags += ["--set", "timeouts.drain_s=1"]
+        with running_process(tmp_path, *flags, env=environment(PYTHONPATH=path)) as node:
             async with httpx.AsyncClient(base_url=node.url, timeout=SOON_S) as http, wire(node.ws_url) as peer:
                 (tmp_path / "hang").touch()
                 asking = [
