@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agent_tts.text import lengths
 from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS, length
+from tests.examples import examples
 
 
 def ms(token: str, language: str = "en") -> float:
@@ -79,6 +80,7 @@ def test_scripts_without_spaces_have_one_piece_for_each_character() -> None:
     assert [chars for chars, _ in length("カナOK字").pieces] == [1, 1, 2, 1]
 
 
+@examples(200)
 @given(st.text(min_size=1).filter(lambda text: not any(map(str.isspace, text))))
 def test_pieces_cover_the_token(token: str) -> None:
     pieces = length(token).pieces

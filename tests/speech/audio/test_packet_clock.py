@@ -19,6 +19,7 @@ from agent_tts.speech.audio.packet_clock import (
     PacketClock,
 )
 from tests import virtual_time
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +64,7 @@ async def packets(listener: Listener, count: int) -> None:
         await asyncio.sleep(PACKET_S / 4)
 
 
+@examples(200)
 @given(st.lists(st.floats(0, 2), max_size=200))
 def test_pacer_keeps_its_grid_however_late_it_is_called(delays: list[float]) -> None:
     """For any delay: no packet before its time, no burst, and RTP time stays real time."""

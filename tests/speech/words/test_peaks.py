@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.speech.words.peaks import BLOCK, peaks, peaks_of_each
+from tests.examples import examples
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -20,6 +21,7 @@ def test_each_whole_block_has_its_peak() -> None:
     assert memoryview(peaks(pcm)).cast("h").tolist() == wanted
 
 
+@examples(200)
 @given(st.lists(st.sampled_from([FRAME_BYTES, FRAME_BYTES, FRAME_BYTES, 0, 2, 960, 3_838]), max_size=150))
 def test_pieces_measured_together_are_as_measured_alone(sizes: list[int]) -> None:
     pieces = [noise(size, seed) for seed, size in enumerate(sizes)]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from agent_tts.speech.words.fitting import GAP_MS, Gap, Silences
 from agent_tts.speech.words.peaks import peaks
+from tests.examples import examples
 
 
 def audio(*spans: tuple[int, int]) -> bytes:
@@ -50,6 +51,7 @@ def test_it_reports_the_end_of_the_sound() -> None:
     assert (silences.sounded_until_ms, silences.heard_ms) == (160, 160 + GAP_MS)
 
 
+@examples(200)
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0, 9_000])), min_size=1), st.integers(1, 20))
 def test_the_split_does_not_change_the_gaps(tens: list[tuple[int, int]], blocks: int) -> None:
     pcm = audio(*((10 * ten, loud) for ten, loud in tens))
