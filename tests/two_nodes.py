@@ -1,28 +1,16 @@
-"""Two nodes behind one address, of which a test kills the first: as processes, or in this event loop."""
+"""Nodes behind one address, of which a test kills the first."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-from tests.node_process import RunningProcess, running_process
+from tests.node_process import RunningProcess
 from tests.support import running_node
 
 # About 5 s.
 TEXT = "One two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
-
-
-@asynccontextmanager
-async def two_nodes(folder: Path, *flags: str) -> AsyncIterator[tuple[RunningProcess, RunningProcess, str]]:
-    """The nodes, and the url of a load balancer that prefers the first."""
-    folders = [folder / "first", folder / "second"]
-    for each in folders:
-        each.mkdir()
-    with running_process(folders[0], *flags) as first, running_process(folders[1], *flags) as second:
-        async with balancer(first.url, second.url) as balanced:
-            yield first, second, balanced.url
 
 
 @asynccontextmanager

@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from agent_tts.ipc.engine_process import BACKOFF_S
 from tests.fault.engines import BACK_S, TEXT, begin, hear, kill, several, whole
 from tests.support import logged, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, pidfd and the parent-death signal")
 
-STREAMS = 32
+STREAMS = 16
+KILLS = 2
 GONE_S = 15.0  # far less than the minute of a step that hangs
 HEARTBEAT_S = 4.0  # shorter, and a loaded machine's engine is taken for a hung one
 
@@ -30,7 +30,7 @@ def fds() -> int:
 
 
 async def test_kill_at_random_moments_under_load() -> None:
-    """Five kills under 32 requests: each ends with `engine_lost`, and its audio is a prefix of the expected audio.
+    """Each of many requests ends with `engine_lost`, and its audio is a prefix of the expected audio.
 
     Nothing leaks: file descriptors are as before, and the leak gate finds no process, task or thread. A new request is
     bit-equal. Mutation: without `on_lost` in `EngineChild._lose` every request waits until the test times out.
@@ -39,7 +39,7 @@ async def test_kill_at_random_moments_under_load() -> None:
     async with several(1) as (service, [link]):
         expected = await whole(service)
         before = fds()
-        for _ in BACKOFF_S:
+        for _ in range(KILLS):
             await until(lambda: service.ready, BACK_S)
             heard = [asyncio.create_task(hear(begin(service, lead_ms=200))) for _ in range(STREAMS)]
             await asyncio.sleep(moments.uniform(0.0, 0.3))  # the random moment
@@ -85,17 +85,17 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced() -> None:
 # ---------------------------------------------------------------- the engine exits
 
 
-@pytest.mark.parametrize("kind", ["crash", "oom_step"])
-async def test_an_engine_that_exits_is_replaced(kind: str) -> None:
+async def test_an_engine_that_exits_is_replaced() -> None:
     """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
     async with several(1, slots=3, queue=2) as (service, _):
         expected = await whole(service)
-        speeches = [begin(service, lead_ms=80) for _ in range(2)]
-        speeches += [begin(service, lead_ms=80, instructions=f"fault:{kind}@3") for _ in range(2)]
-        for _, finished in await asyncio.gather(*map(hear, speeches)):
-            assert finished.code == "engine_lost"
-        await until(lambda: service.ready, BACK_S)
-        assert await whole(service) == expected
+        for kind in ("crash", "oom_step"):
+            speeches = [begin(service, lead_ms=80) for _ in range(2)]
+            speeches += [begin(service, lead_ms=80, instructions=f"fault:{kind}@3") for _ in range(2)]
+            for _, finished in await asyncio.gather(*map(hear, speeches)):
+                assert finished.code == "engine_lost"
+            await until(lambda: service.ready, BACK_S)
+            assert await whole(service) == expected
 
 
 # ---------------------------------------------------------------- F12: the parent is killed

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from agent_tts.bench.node import children_of
 from tests.cli.process import is_running, start
 from tests.node_process import RunningProcess, running_process
-from tests.support import until
+from tests.support import running_node, until
 from tests.wire import Wire, speak, wire
 
 pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
@@ -26,35 +26,18 @@ TEXT = "They may all finish what they are saying."
 SLOW, SLOW_MS = "word " * 45, 45 * 4 * 60
 START_S = 60.0
 EXIT_S = 30.0  # the default of `timeouts.drain_s`, on a busy machine
-ASKED = 8  # connections
 
 
 async def exit_code(node: RunningProcess) -> int:
     return await asyncio.to_thread(node.process.wait, EXIT_S)
 
 
-async def answers(node: RunningProcess, status: int) -> None:
-    """Wait until /ready answers each of some new connections so, which may reach different fronts.
-
-    A front that ends, because it has nothing to finish, ends the connections that it has not accepted.
-    """
-    told = 0
-    async with asyncio.timeout(START_S):
-        while told < ASKED:
-            async with httpx.AsyncClient(trust_env=False) as client:
-                try:
-                    found = (await client.get(f"{node.url}/ready")).status_code
-                except httpx.TransportError:
-                    found = None
-                told = told + 1 if found == status else 0
-
-
 async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path) -> None:
     """Guards `NodeServer._drain_then_exit`: contexts speak on two engines, others wait in the queue, all finish.
 
-    And `NodeServer._is_sending`, with a client that reads slowly.
+    And `NodeServer._is_sending`, with a client that reads slowly. `test_fronts.py` drains two fronts.
     """
-    flags = ("--fronts", "2", "--slots", "4", "--set", "engines=2", "--set", "timeouts.queue_s=20")
+    flags = ("--slots", "4", "--set", "engines=2", "--set", "timeouts.queue_s=20")
     with running_process(tmp_path, *flags) as node:
         expected = await speak(node.ws_url, TEXT, seed=3, lead_ms=None)
         async with wire(node.ws_url) as peer, wire(node.ws_url, rcvbuf=4_096, max_queue=1) as slow:
@@ -72,7 +55,8 @@ async def test_f13_running_speech_finishes_and_the_exit_code_is_0(tmp_path: Path
             await peer.until("session.draining")
             await peer.send("context.open", context_id="new")
             assert (await peer.until("error", "new"))["code"] == "draining"
-            await answers(node, 503)
+            async with httpx.AsyncClient(trust_env=False) as client:
+                assert (await client.get(f"{node.url}/ready")).status_code == 503
             async with wire(node.ws_url) as late:
                 assert (await late.until("error"))["code"] == "draining"
                 await ended(late, 1012)
@@ -104,32 +88,18 @@ async def ended(peer: Wire, code: int) -> None:
     assert closed.value.rcvd.code == code
 
 
-@pytest.mark.usefixtures("fronts")
-async def test_f13_a_second_signal_ends_the_node_at_once(tmp_path: Path) -> None:
-    with running_process(tmp_path) as node:
-        async with wire(node.ws_url) as peer:
-            await peer.say("t", "word " * 500)
-            await peer.until_audio("t")
-            node.process.send_signal(signal.SIGTERM)
-            await peer.until("session.draining")
-            node.process.send_signal(signal.SIGTERM)
-            with pytest.raises(ConnectionClosed):
-                await peer.until("nothing that ever comes")
-        assert await exit_code(node) == 128 + signal.SIGTERM
+async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
+    async with running_node(timeouts={"drain_s": 0.5}) as node, wire(node.ws_url) as peer:
+        await peer.say("t", "word " * 500)
+        await peer.until_audio("t")
+        node.server.handle_exit(signal.SIGTERM, None)
+        await ended(peer, 1012)
+        assert node.server.exit_code == 0
 
 
-async def test_f13_speech_beyond_the_drain_timeout_is_cut(tmp_path: Path) -> None:
-    with running_process(tmp_path, "--set", "timeouts.drain_s=0.5") as node:
-        async with wire(node.ws_url) as peer:
-            await peer.say("t", "word " * 500)
-            await peer.until_audio("t")
-            node.process.send_signal(signal.SIGTERM)
-            assert await exit_code(node) == 0
-
-
-@pytest.mark.usefixtures("fronts")
 async def test_an_engine_that_keeps_dying_ends_the_node(tmp_path: Path) -> None:
-    with running_process(tmp_path) as node:
+    """A node with one front: `test_several_engines.py`."""
+    with running_process(tmp_path, "--fronts", "2") as node:
         for _ in range(6):
             await until(lambda: "engine 0" in node.pids(), EXIT_S)
             victim = node.kill("engine 0")
@@ -138,33 +108,11 @@ async def test_an_engine_that_keeps_dying_ends_the_node(tmp_path: Path) -> None:
     assert "no engine can be kept running: the node exits" in node.log
 
 
-@pytest.mark.usefixtures("fronts")
 async def test_f13_a_signal_during_the_start_ends_the_node() -> None:
-    with start("serve", "--engine", "tone", "--port", "0") as process:
+    """A node with one front: `tests/serve/processes/test_careless_operator.py`."""
+    with start("serve", "--engine", "tone", "--port", "0", "--fronts", "2") as process:
         await until(lambda: bool(children_of(process.pid)), START_S)
         pids = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(process.communicate, timeout=EXIT_S)
     await until(lambda: not any(map(is_running, pids)), EXIT_S)
-
-
-async def test_f10_f11_a_hung_engine_is_reported_on_all_fronts_and_restarted(tmp_path: Path) -> None:
-    """Guards `SpeechService._on_lost` and the heartbeat, with 32 requests: all of them end."""
-    flags = ("--engine", "espeak", "--fronts", "2", "--set", "timeouts.engine_heartbeat_s=4")
-    with running_process(tmp_path, *flags) as node:
-        async with wire(node.ws_url) as first, wire(node.ws_url) as second:
-            for peer in (first, second):
-                for number in range(16):
-                    await peer.say(f"t{number}", "word " * 500)
-                for number in range(16):
-                    await peer.until_audio(f"t{number}")
-            node.kill("engine 0", signal.SIGSTOP)
-            for peer in (first, second):
-                for number in range(16):
-                    assert (await peer.until("error", f"t{number}"))["code"] == "engine_lost"
-                    assert (await peer.until("context.done", f"t{number}"))["reason"] == "error"
-            await answers(node, 200)
-            await first.say("again", "Hello")
-            assert (await first.until("context.done", "again"))["reason"] == "end"
-        node.process.send_signal(signal.SIGTERM)
-        assert await exit_code(node) == 0
