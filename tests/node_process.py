@@ -82,11 +82,16 @@ class RunningProcess:
 
     def front_of(self, client: tuple[Any, ...]) -> str:
         """The name of the front that has the connection with this address of the client."""
-        inode = _inode(self.port, client[1])
-        for name, pid in self.pids().items():
-            if name.startswith("front") and f"socket:[{inode}]" in _links(pid):
-                return name
-        raise AssertionError("no front has this connection")
+        return front_of(self.process.pid, self.port, client)
+
+
+def front_of(pid: int, port: int, client: tuple[Any, ...]) -> str:
+    """The name of the front of a node on this port that has the connection with this address of the client."""
+    inode = _inode(port, client[1])
+    for name, front in processes_of(pid).items():
+        if name.startswith("front") and f"socket:[{inode}]" in _links(front):
+            return name
+    raise AssertionError("no front has this connection")
 
 
 def _inode(local_port: int, remote_port: int) -> str:

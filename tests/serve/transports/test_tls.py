@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import socket
 import ssl
 import sys
@@ -20,7 +19,7 @@ from agent_tts.config.settings import Settings, Tls
 from agent_tts.errors import SettingsError
 from agent_tts.serve.transports.tls import MAX_HANDSHAKES, server_context
 from tests.certificates import Certificate, make_certificate
-from tests.cli.process import invoke, start
+from tests.cli.process import invoke
 from tests.serve.processes.test_server import raw
 from tests.support import present, running_node, until
 from tests.wire import speak, wire
@@ -156,25 +155,19 @@ async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Cer
             dead.socket.transport.abort()
 
 
-def test_the_commands_speak_tls_with_a_node_process(certificate: Certificate, tmp_path: Path) -> None:
-    flags = ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key))
-    process = start("serve", "--port", "0", "--engine", "tone", "--set", "timeouts.handshake_s=1", *flags)
-    try:
-        url = present(process.stderr).readline().decode().removeprefix("agent-tts: ").strip()
-        host, port = url.removeprefix("https://").split(":")
-        with socket.create_connection((host, int(port)), timeout=5) as silent:
-            assert silent.recv(1) == b""
-        trusting = {"SSL_CERT_FILE": str(certificate.cert)}
-        said = invoke("say", "Hello.", "--url", url, "-o", str(tmp_path / "out.wav"), **trusting)
-        assert said.returncode == 0, said.stderr
-        here = {"AGENT_TTS_PORT": port, "AGENT_TTS_TLS__CERT": str(certificate.cert)}
-        assert [invoke("health", *flag, **here).returncode for flag in ((), ("--ready",))] == [0, 0]
-        listed = invoke("voices", "list", "--url", url, **trusting)
-        assert listed.returncode == 0, listed.stderr
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=30)
-    assert process.returncode == 0, rest
+@pytest.mark.real_time
+async def test_the_commands_speak_tls(certificate: Certificate, tmp_path: Path) -> None:
+    trusting = {"SSL_CERT_FILE": str(certificate.cert)}
+    async with running_node(tls=certificate.settings) as running:
+        here = {"AGENT_TTS_PORT": running.url.rpartition(":")[2], "AGENT_TTS_TLS__CERT": str(certificate.cert)}
+        for command, variables in (
+            (("say", "Hello.", "--url", running.url, "-o", str(tmp_path / "out.wav")), trusting),
+            (("health",), here),
+            (("health", "--ready"), here),
+            (("voices", "list", "--url", running.url), trusting),
+        ):
+            done = await asyncio.to_thread(invoke, *command, **variables)
+            assert done.returncode == 0, done.stderr
 
 
 async def test_the_client_library_speaks_tls(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
