@@ -45,12 +45,14 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-# The models' tests run before the others, in processes of their own: each process imports all that its tests import.
+# Tests of models, and those that import their reference, run before the others, in processes of their own: each process
+# imports all that its tests import.
 # Tests with limits in real time need a core, and run last. What has failed runs again then, in one process, three times
 # at most, and must pass there. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for
 # all. ARGS that name files or folders make one run of the first two. The last lines name the tests that have failed in
 # the end: some logs keep no others.
-MODELS := tests/engine tests/gpu tests/measure tests/model
+MODELS := tests/engine tests/gpu tests/measure tests/model tests/bench/test_checkpoint.py tests/serve/test_qwen3_node.py\
+          tests/text/test_tokens.py
 FAILED := .pytest_cache/v/cache/lastfailed
 AGAIN  := --last-failed --last-failed-no-failures none
 all-tests: $(VENV)/dev

@@ -10,21 +10,25 @@ import gc
 import inspect
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import hypothesis
 import pytest
 
 from tests import virtual_time
+from tests.examples import examples
 
 virtual_time.install()
 
@@ -64,9 +68,13 @@ if not HAS_GPU:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if "SHARED_BY_TESTS" not in os.environ:  # in the first of the processes, which inherit it
+        folder = mkdtemp(prefix="agent-tts-tests-")
+        os.environ["SHARED_BY_TESTS"] = folder
+        config.add_cleanup(partial(shutil.rmtree, folder))
     gc.disable()  # until all is collected: what is imported stays
-    hypothesis.settings.register_profile("tests", deadline=None)  # a limit in real time fails on a loaded machine
+    hypothesis.settings.register_profile("tests", examples(100), deadline=None)  # a limit in real time fails under load
     hypothesis.settings.load_profile("tests")
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)

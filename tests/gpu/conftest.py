@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agent_tts.model.speech import SpeechModel
-from tests.engine.qwen3.conftest import reads_all_texts_in_a_step
+from tests.engine.conftest import reads_all_texts_in_a_step
 
 __all__ = ["reads_all_texts_in_a_step"]  # a fixture
 

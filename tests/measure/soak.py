@@ -73,7 +73,7 @@ def main(
         int, typer.Option(help="The most of an utterance: random weights do not end by themselves.")
     ] = 60,
 ) -> None:
-    engine = {"engine": "tone"} if model is None else {"qwen3__models": model, "slots": 880}
+    engine: dict[str, object] = {"engine": "tone"} if model is None else {"qwen3__models": model, "slots": 880}
     limits = {"limits__max_frames": frames, "limits__requests_per_s": 10_000, "limits__connections": 4 * callers}
     if broken := asyncio.run(soak(seconds, callers, processes, engine | limits)):
         typer.echo("\n".join(broken), err=True)

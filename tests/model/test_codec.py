@@ -17,7 +17,7 @@ from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint
 
-WINDOW = 72  # frames, as released
+WINDOW = 16  # frames
 SHORT_WINDOW = 6  # a ring that wraps after a few frames
 PARITY = 1e-4  # relative to the loudest sample
 NO_CODE = 2150  # the talker's end of speech, a possible input for a row that does not run
@@ -129,23 +129,17 @@ def whole_of(codec: Codec, codes: Tensor) -> Tensor:
 # --- against upstream
 
 
-def test_the_waveform_is_that_of_upstream(codec: Codec, upstream: nn.Module) -> None:
+def test_the_waveform_is_that_of_upstream_whole_and_streamed(codec: Codec, upstream: nn.Module) -> None:
     """More frames than the window, so that its edge is included."""
-    codes = random_codes(2, WINDOW + 30)
+    codes = random_codes(2, WINDOW + 10)
     with torch.inference_mode():
         expected = upstream(codes.transpose(1, 2)).squeeze(1)
     found = whole_of(codec, codes)
     assert 0.01 < expected.square().mean().sqrt() < 0.5  # neither silence nor noise at the clamp
-    assert found.shape == (2, (WINDOW + 30) * 1920)
+    assert found.shape == (2, (WINDOW + 10) * 1920)
     assert found.dtype == torch.float32
     assert relative_error(found, expected) < PARITY
-
-
-def test_a_stream_has_the_waveform_of_upstream(codec: Codec, upstream: nn.Module) -> None:
-    codes = random_codes(1, WINDOW + 30)
-    with torch.inference_mode():
-        expected = upstream(codes.transpose(1, 2)).squeeze(1)
-    assert relative_error(stream(codec, codes, state_of(codec, 1)), expected) < PARITY
+    assert relative_error(stream(codec, codes, state_of(codec, 2)), expected) < PARITY
 
 
 def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint) -> None:
@@ -176,7 +170,7 @@ def test_samples_stay_within_one(upstream: nn.Module) -> None:
 
 def test_every_parameter_affects_the_output(upstream: nn.Module) -> None:
     """A parameter without effect would weaken the comparison with upstream."""
-    codec, codes = loaded(upstream, SHORT_WINDOW), random_codes(1, 3)
+    codec, codes = loaded(upstream, SHORT_WINDOW), random_codes(1, 2)
     before = whole_of(codec, codes)
     for name, parameter in codec.named_parameters():
         kept = parameter.data.clone()
@@ -186,7 +180,7 @@ def test_every_parameter_affects_the_output(upstream: nn.Module) -> None:
 
 
 def test_bfloat16_is_as_near_to_float32_as_upstream_is(upstream: nn.Module, codec: Codec) -> None:
-    codes = random_codes(1, 40)
+    codes = random_codes(1, 12)
     exact = whole_of(codec, codes)
     with torch.inference_mode():
         theirs = upstream.to(torch.bfloat16)(codes.transpose(1, 2)).squeeze(1).float()
@@ -211,7 +205,7 @@ class Stream:
 
 
 SCHEDULES = st.lists(
-    st.lists(st.sampled_from(["run", "run", "run", "pause", "reuse"]), min_size=3, max_size=3), min_size=8, max_size=24
+    st.lists(st.sampled_from(["run", "run", "run", "pause", "reuse"]), min_size=3, max_size=3), min_size=8, max_size=14
 )
 
 
@@ -277,7 +271,7 @@ def test_a_reset_touches_no_other_row(short_codec: Codec) -> None:
     assert relative_error(torch.cat((first[1], rest[1])), whole) < 1e-5
 
 
-@pytest.mark.parametrize("warm", [1, SHORT_WINDOW - 1, SHORT_WINDOW, SHORT_WINDOW + 1, 3 * SHORT_WINDOW + 2])
+@pytest.mark.parametrize("warm", [1, SHORT_WINDOW, 2 * SHORT_WINDOW + 2])
 def test_a_stream_goes_on_where_another_ended(short_codec: Codec, warm: int) -> None:
     """A cloned voice: the reference is decoded in a state of its own, put into a reused row, and cut."""
     codes, clip, rows = random_codes(1, warm + 8), state_of(short_codec, 1), state_of(short_codec, 3)
@@ -296,7 +290,7 @@ def test_a_stream_goes_on_where_another_ended(short_codec: Codec, warm: int) -> 
 
 def test_a_step_needs_no_value_on_the_host() -> None:
     """Tensors without data: reading a value, or making a shape of one, fails."""
-    codec = Codec(config(WINDOW)).to("meta")
+    codec = build(Codec, config(WINDOW)).to("meta")
     state = codec.init_state(3, "meta", torch.float32)
     run = torch.ones(3, dtype=torch.bool, device="meta")
     state.reset(torch.arange(3, device="meta"))

@@ -26,14 +26,23 @@ from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.kernels.launch import Arguments, unmade
 from agent_tts.model.layers import TransformerLayer
 from agent_tts.model.talker import Choose
+from agent_tts.model.weights import build
 from tests.model import tiny
 
 ROWS = 8
 PADDING_ROW, ENDED, STARVED, FULL, NOT_FINITE = 7, 6, 5, 4, 2
 
 
-def modules(size: str) -> FrameModel:
-    return copy.deepcopy(tiny.models("custom_voice", size)[1])
+def modules(size: str, codebooks: int = 16) -> FrameModel:
+    """A copy, with so many codes a frame."""
+    whole = tiny.models("custom_voice", size)[1]
+    talker = whole.config.talker
+    predictor = replace(talker.code_predictor, num_code_groups=codebooks)
+    config = replace(whole.config, talker=replace(talker, num_code_groups=codebooks, code_predictor=predictor))
+    model = build(FrameModel, config)
+    weights = copy.deepcopy(whole.state_dict())
+    model.load_state_dict({name: weights[name] for name in model.state_dict()}, assign=True)
+    return model.requires_grad_(False)
 
 
 def speaking(model: FrameModel) -> FrameState:
@@ -119,15 +128,15 @@ class Fused(FusedPredictor):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with numpy
 @pytest.mark.parametrize(
-    ("size", "who"),
+    ("size", "who", "codebooks"),
     [
-        (tiny.PROJECTED, [3, 1, 2, 4, 5, 6, PADDING_ROW, PADDING_ROW]),
-        pytest.param(tiny.SAME_WIDTH, None, marks=pytest.mark.slow),
+        (tiny.PROJECTED, [3, 1, 2, 4, 5, 6, PADDING_ROW, PADDING_ROW], 4),
+        pytest.param(tiny.SAME_WIDTH, None, 16, marks=pytest.mark.slow),
     ],
 )
 @torch.inference_mode()
-def test_what_lies_between_the_products(size: str, who: list[int] | None) -> None:
-    model = modules(size)
+def test_what_lies_between_the_products(size: str, who: list[int] | None, codebooks: int) -> None:
+    model = modules(size, codebooks)
     state, expected_state, parts = speaking(model), speaking(model), Parts(model)
     # Rows 0 and 3 would end; only row 3 has read its whole text.
     model.talker.codec_head.weight[model.config.talker.codec_eos_token_id] = 3 * (parts.hidden[0] + parts.hidden[3])

@@ -183,7 +183,7 @@ def test_attention_in_a_frame() -> None:
 @pytest.mark.parametrize(("size", "step"), [(96, 0), (512, 0.5)])
 def test_draws_with_every_kind_of_parameter(size: int, step: float) -> None:
     """Rows with all combinations; in steps of 0.5, many logits are equal, also at the edge of top-k."""
-    given = list(product((0.0, 0.7, 5.0, 9.0), (0, 1, 50, size // 2, size - 9, size - 1), (1.0, 0.9, 1e-9)))
+    given = list(product((0.0, 0.7, 9.0), (0, 1, 50, size - 1), (1.0, 0.9, 1e-9)))
     logits = noise(len(given), size, scale=0.4)
     if step:
         logits = (logits / step).round() * step

@@ -33,8 +33,16 @@ def expected(x: Tensor, product: Tensor, low: LowRank, rank: int, places: Tensor
     return found
 
 
-@pytest.mark.parametrize("groups", [(64, 32, 32), (48,), (80, 80)])
-@pytest.mark.parametrize(("rows", "inputs", "count", "rank"), [(1, 96, 2, 4), (5, 64, 3, 48), (70, 32, 2, 3)])
+@pytest.mark.parametrize(
+    ("groups", "rows", "inputs", "count", "rank"),
+    [
+        ((64, 32, 32), 1, 96, 2, 4),
+        ((48,), 1, 96, 2, 4),
+        ((64, 32, 32), 5, 64, 3, 48),
+        ((80, 80), 5, 64, 3, 48),
+        ((48,), 70, 32, 2, 3),
+    ],
+)
 def test_each_row_has_its_own_adapter_or_none(
     groups: tuple[int, ...], rows: int, inputs: int, count: int, rank: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from agent_tts.bench.checkpoint import SIZES, write, write_configuration
@@ -62,18 +64,29 @@ def admit(
 
 @cache
 def _folder() -> Path:
-    """The checkpoints' folder, one for this process."""
+    """One for all processes of the tests; otherwise for this process."""
+    if shared := os.environ.get("SHARED_BY_TESTS"):
+        return Path(shared)
     folder = mkdtemp(prefix="agent-tts-checkpoints-")
     atexit.register(shutil.rmtree, folder)
     return Path(folder)
 
 
-def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
-    """A checkpoint folder, written on first use and shared: tests that write to it copy it first."""
-    folder = _folder() / f"{size}-{model_type}"
-    if not folder.exists():
-        write(folder, size=size, model_type=model_type)
+def kept(name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that is made on first use and shared: tests that write to it copy it first."""
+    folder = _folder() / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            part = folder.with_name(f"{folder.name}.part")
+            make(part)
+            part.rename(folder)
     return folder
+
+
+def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
+    """A checkpoint folder."""
+    return kept(f"{size}-{model_type}", lambda folder: write(folder, size=size, model_type=model_type))
 
 
 def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
@@ -93,11 +106,12 @@ def looping(model_type: ModelType, size: str = PROJECTED) -> Path:
 
 def _crafted(model_type: ModelType, size: str, how: str, craft: Callable[[Path], None]) -> Path:
     source = checkpoint(model_type, size)
-    folder = _folder() / f"{how}-{source.name}" / source.name
-    if not folder.exists():
+
+    def make(folder: Path) -> None:
         shutil.copytree(source, folder)
         craft(folder)
-    return folder
+
+    return kept(f"{how}/{source.name}", make)
 
 
 @lru_cache(maxsize=oracle.MODELS)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agent_tts.engine.hibari.speech import MAX_PHONEMES, HibariVoice, to_alphabet
+from agent_tts.engine.hibari.speech import MAX_PHONEMES, HibariVoice, Sentence, to_alphabet
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.text.chars import SOUND
 from tests.engine.espeak.test_engine import pitch_hz
@@ -18,34 +18,38 @@ def heart() -> HibariVoice:
     return voice
 
 
-def test_durations_of_phonemes_are_those_of_the_sound(heart: HibariVoice) -> None:
-    spoken = heart.speak(WORDS, ())
-    assert len(spoken.words) == len(spoken.cuts) == len(WORDS)
-    edges = [place for word in spoken.words for place in word]
+@pytest.fixture(scope="session")
+def normal(heart: HibariVoice) -> Sentence:
+    return heart.speak(WORDS, ())
+
+
+def test_durations_of_phonemes_are_those_of_the_sound(normal: Sentence) -> None:
+    assert len(normal.words) == len(normal.cuts) == len(WORDS)
+    edges = [place for word in normal.words for place in word]
     assert edges == sorted(edges)
-    assert all(start < end for start, end in spoken.words)
-    assert all(end <= cut for (_, end), cut in zip(spoken.words, spoken.cuts, strict=True))
-    loud = np.flatnonzero(np.abs(spoken.samples) > 300)
-    assert abs(spoken.words[0][0] - loud[0]) < 0.08 * SAMPLE_RATE
-    assert spoken.words[-1][1] <= len(spoken.samples)
+    assert all(start < end for start, end in normal.words)
+    assert all(end <= cut for (_, end), cut in zip(normal.words, normal.cuts, strict=True))
+    loud = np.flatnonzero(np.abs(normal.samples) > 300)
+    assert abs(normal.words[0][0] - loud[0]) < 0.08 * SAMPLE_RATE
+    assert normal.words[-1][1] <= len(normal.samples)
 
 
-def test_equal_words_are_equal_samples_and_seeds_differ(heart: HibariVoice) -> None:
-    assert np.array_equal(heart.speak(WORDS, ()).samples, heart.speak(WORDS, ()).samples)
-    assert not np.array_equal(heart.speak(WORDS, (), seed=1).samples, heart.speak(WORDS, ()).samples)
+def test_equal_words_are_equal_samples_and_seeds_differ(heart: HibariVoice, normal: Sentence) -> None:
+    assert np.array_equal(heart.speak(WORDS, ()).samples, normal.samples)
+    assert not np.array_equal(heart.speak(WORDS, (), seed=1).samples, normal.samples)
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 1.5, 2.0, 3.0, 4.0])
-def test_speed_divides_the_length(heart: HibariVoice, speed: float) -> None:
-    normal, other = heart.speak(WORDS, ()), heart.speak(WORDS, (), speed=speed)
+def test_speed_divides_the_length(heart: HibariVoice, normal: Sentence, speed: float) -> None:
+    other = heart.speak(WORDS, (), speed=speed)
     ratio = len(normal.samples) / len(other.samples)
     # Phonemes have whole units of 25 ms and at least one, so that twice as fast is 1.8 times.
     assert 0.85 * speed < ratio < 1.1 * speed
     assert other.words[-1][1] <= len(other.samples)
 
 
-def test_pitch_is_higher_without_a_change_of_length(heart: HibariVoice) -> None:
-    normal, high = heart.speak(WORDS, ()), heart.speak(WORDS, (), pitch=1.3)
+def test_pitch_is_higher_without_a_change_of_length(heart: HibariVoice, normal: Sentence) -> None:
+    high = heart.speak(WORDS, (), pitch=1.3)
     assert len(high.samples) == len(normal.samples)
     assert high.words == normal.words
     ratio = pitch_hz(high.samples.astype(np.int16)) / pitch_hz(normal.samples.astype(np.int16))

@@ -6,16 +6,20 @@ import json
 import sys
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import Steps
-from agent_tts.model.kernels import codec
-from agent_tts.model.kernels.ahead import Launch, Rehearsal
-from agent_tts.model.kernels.architectures import architecture
+
+if TYPE_CHECKING:
+    from agent_tts.model.kernels.ahead import Launch
 
 
 def rehearsed(steps: Steps, layers: int = compiling.LAYERS) -> dict[Hashable, Launch]:
     """The launches by variant."""
+    from agent_tts.model.kernels.ahead import Rehearsal
+    from agent_tts.model.kernels.architectures import architecture
+
     compiling.LAYERS = layers
     rehearsal = Rehearsal(architecture(steps.architecture))
     compiling._rehearse(steps, rehearsal)
@@ -23,6 +27,9 @@ def rehearsed(steps: Steps, layers: int = compiling.LAYERS) -> dict[Hashable, La
 
 
 def main() -> None:
+    compiling.leave_out_compiler()  # before torch is imported
+    from agent_tts.model.kernels import codec
+
     largest = Steps(
         sys.argv[1], "bfloat16", "float16", 2_048, paged=True, sizes=(256,), mixed=True, watermark=True,
         adapters=(2, 4), fp8_weights=False, fp8_cache=False, architecture="sm_90",
@@ -39,6 +46,7 @@ def main() -> None:
         ],
         "steps without a ring": sorted({one["T"] for one in linear if one["ring"] is None}),
         "steps in a ring": sorted({one["T"] for one in linear if one["ring"] is not None}),
+        "compiler": "torch._dynamo.config" in sys.modules,  # of torch
     }
     print(json.dumps(found))
 

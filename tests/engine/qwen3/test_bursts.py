@@ -41,7 +41,7 @@ def test_callers_in_phase_have_no_gap_on_a_slow_host() -> None:
     with arrivals.simulated(540) as node:
         node.host = 1.3
         callers = arrivals.burst(node, itertools.count(), 496, 0.0)
-        node.run(4.0)
+        node.run(3.0)
     assert _first_ms(callers, 99) < 60
     assert not _gaps(callers)
 
@@ -50,7 +50,7 @@ def test_a_burst_is_answered_in_a_few_steps() -> None:
     with arrivals.simulated(540) as node:
         node.host = 1.0
         callers = arrivals.burst(node, itertools.count(), 512, 0.0)
-        node.run(2.5)
+        node.run(2.0)
     assert len([one for one in callers if one.waited]) == 512
     assert _first_ms(callers, 95) < 45
     assert not _gaps(callers)

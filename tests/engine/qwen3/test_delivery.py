@@ -72,8 +72,7 @@ def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
 
 
 @pytest.mark.usefixtures("whole_model")
-@pytest.mark.parametrize("mode", ["live", "whole"])
-@pytest.mark.parametrize("own", [None, "Speak calmly."])
+@pytest.mark.parametrize(("own", "mode"), [(None, "live"), ("Speak calmly.", "whole")])
 def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     checkpoint: Checkpoints, own: str | None, mode: Any
 ) -> None:
@@ -222,7 +221,6 @@ def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) 
     assert not told.pcm[start : start + len(pause)].any()
 
 
-@pytest.mark.usefixtures("whole_model")
 def test_overlapped_steps_and_other_requests_change_nothing(ending: Checkpoints) -> None:
     scripts: dict[int, list[Piece]] = {
         0: ["One two", Style(EXCITED), " three", Style(None), " four."],

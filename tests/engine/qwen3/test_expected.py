@@ -13,6 +13,14 @@ from agent_tts.engine.qwen3.model import create_models
 from agent_tts.errors import SettingsError
 from tests.engine.qwen3.released import write_hollow
 
+
+@pytest.fixture(scope="module")
+def hollow(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("hollow") / "0.6B"
+    write_hollow(folder, "0.6B")
+    return str(folder)
+
+
 HAS_GPU = torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
@@ -22,9 +30,8 @@ def settings(**section: object) -> Settings:
 
 @pytest.mark.skipif(HAS_GPU, reason="a device that is not there")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
-def test_a_device_that_is_not_there(tmp_path: Path, device: str) -> None:
-    write_hollow(tmp_path / "0.6B", "0.6B")
-    refused(settings(models=[str(tmp_path / "0.6B")], device=device))
+def test_a_device_that_is_not_there(hollow: str, device: str) -> None:
+    refused(settings(models=[hollow], device=device))
 
 
 def test_no_model() -> None:
@@ -33,20 +40,17 @@ def test_no_model() -> None:
 
 @pytest.mark.parametrize("content", ["{}", "[", '{"tts_model_type": "other"}'])
 def test_a_damaged_model(tmp_path: Path, content: str) -> None:
-    write_hollow(tmp_path / "0.6B", "0.6B")
-    (tmp_path / "0.6B" / "config.json").write_text(content)
-    refused(settings(models=[str(tmp_path / "0.6B")]))
+    (tmp_path / "config.json").write_text(content)
+    refused(settings(models=[str(tmp_path)]))
 
 
-def test_one_of_several_devices_that_is_not_there(tmp_path: Path) -> None:
-    write_hollow(tmp_path / "0.6B", "0.6B")
-    found = expected(0, 0, 0, settings(models=[str(tmp_path / "0.6B")], device="cpu,cuda:99").qwen3)
+def test_one_of_several_devices_that_is_not_there(hollow: str) -> None:
+    found = expected(0, 0, 0, settings(models=[hollow], device="cpu,cuda:99").qwen3)
     assert "cuda:99 is not there" in found["error"]
 
 
-def test_what_fits_the_cpu_is_told(tmp_path: Path) -> None:
-    write_hollow(tmp_path / "0.6B", "0.6B")
-    assert expected(0, 0, 2, settings(models=[str(tmp_path / "0.6B")]).qwen3)["slots"] == 2
+def test_what_fits_the_cpu_is_told(hollow: str) -> None:
+    assert expected(0, 0, 2, settings(models=[hollow]).qwen3)["slots"] == 2
 
 
 def refused(node: Settings) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from agent_tts.bench.checkpoint import write
 from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep
 from agent_tts.engine.qwen3.served import StepResult
 from agent_tts.model import codec as codec_module
 from agent_tts.model.codec import Codec
-from agent_tts.model.config import SamplingParams
+from agent_tts.model.config import ModelConfig, SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.speech import SpeechModel, SpeechState
@@ -26,9 +24,9 @@ ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SpeechModel:
-    folder: Path = tmp_path_factory.mktemp("tiny")
-    config = write(folder, size="tiny")
+def model() -> SpeechModel:
+    folder = tiny.checkpoint("custom_voice")
+    config = ModelConfig.read(folder)
     frame, codec = build(FrameModel, config), build(Codec, config.codec)
     plan(frame, folder, MODEL, torch.float32).load("cpu")
     plan(codec, folder, CODEC, torch.float32, codec_module.ENCODING).load("cpu")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_tts.bench.checkpoint import write_tokenizer
 from agent_tts.directives import Language, Pause, Prosody, Say, Style
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.qwen3.segment_feed import FIRST_WORDS, SEGMENT_TOKENS, SegmentFeed
@@ -17,13 +16,12 @@ from agent_tts.options import EngineOptions
 from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
 from tests.engine.driver import Piece, add, appended, start_of
+from tests.model import tiny
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return Tokenizer.load(folder)
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(tiny.checkpoint("custom_voice"))
 
 
 def take_all(feed: SegmentFeed, commands: list[StepCommand], *, reads: bool = False) -> None:

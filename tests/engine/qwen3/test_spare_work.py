@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from agent_tts.bench.checkpoint import write
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings
 from agent_tts.engine.qwen3 import model as module
 from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import FrameGraphs
 from agent_tts.model.config import ModelType
+from tests.model import tiny
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen3Engine]:
-    folder = tmp_path_factory.mktemp("tiny")
-    write(folder, size="tiny")
-    qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), device="cpu", max_model_len=64)
+def engine() -> Iterator[Qwen3Engine]:
+    folder = str(tiny.checkpoint("custom_voice"))
+    qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", max_model_len=64)
     made = Qwen3Engine(Settings(qwen3=qwen3), 2)
     yield made
     made.close()
@@ -120,10 +118,9 @@ class Begun(Exception):
     ],
 )
 def test_a_first_start_waits_for_the_kernels_of_the_largest_batch_alone(
-    compiled: bool, model_type: ModelType, expected: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: bool, model_type: ModelType, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "tiny", size="tiny", model_type=model_type)
-    qwen3 = Qwen3(models=(Checkpoint(source=str(tmp_path / "tiny")),), max_model_len=64)
+    qwen3 = Qwen3(models=(Checkpoint(source=str(tiny.checkpoint(model_type))),), max_model_len=64)
     (model,) = module.open_models(qwen3, torch.device("cpu"), 2)
     steps = Steps(
         "", "bfloat16", "float16", 64, paged=False, sizes=(1, 8, 24), mixed=True, watermark=False, adapters=(0, 0),
