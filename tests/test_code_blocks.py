@@ -162,13 +162,13 @@ def test_each_command_is_one_of_the_command_line() -> None:
     assert not wrong, "\n".join(f"{page}: {command}: {error}" for (page, command), error in wrong.items())
 
 
+ROOT_COMMAND: Any = get_command(app)
 USAGE: Any = typer.BadParameter.__mro__[1]  # what Typer raises for words that it does not know
 
 
 def parse(words: list[str]) -> None:
     """Parse the words of a command as `agent-tts` does, without running it. Raises `USAGE`."""
-    command: Any = get_command(app)
-    context = None
+    command, context = ROOT_COMMAND, None
     while words and hasattr(command, "resolve_command"):  # a group of commands; alone it is what a text names
         context = command.make_context(command.name, words, parent=context)
         if not (words := [*context._protected_args, *context.args]):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -88,7 +89,10 @@ class Source:
                 self.imports |= {module, *(f"{module}.{alias.name}" for alias in names)}
             case ast.Call(func=func, keywords=keywords):
                 self.launches += isinstance(func, ast.Subscript)
-                called, given = ast.unparse(func), {word.arg: ast.unparse(word.value) for word in keywords}
+                called = ast.unparse(func)
+                given = {
+                    word.arg: ast.unparse(word.value) for word in keywords if word.arg in ("shell", "weights_only")
+                }
                 self.calls.add(called)
                 # With `weights_only` a file cannot run code.
                 if called in BANNED_CALLS and not (called == "torch.load" and given.get("weights_only") == "True"):
@@ -102,7 +106,7 @@ class Source:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
                 self.names.add(name)
             case ast.Attribute(attr=name):
-                if ast.unparse(node) == f"self.{name}" and isinstance(node.ctx, ast.Store):
+                if isinstance(node.ctx, ast.Store) and ast.unparse(node) == f"self.{name}":
                     self.names.add(name)
                 if name.startswith("_") and not name.endswith("__"):
                     self.private.add((name, ast.unparse(node)))
@@ -309,6 +313,14 @@ def inheriting(node: ast.ClassDef) -> Inheriting:
     return Inheriting(tuple(ast.unparse(base).split("[")[0] for base in node.bases), private)
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below one. Expressions, ten times as many nodes, are left out."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, part, ()):
+            yield child
+            yield from statements(child)
+
+
 @cache
 def scope(module: str) -> dict[str, Inheriting | str]:
     """The classes of a module, and the full names of what it imports."""
@@ -316,7 +328,7 @@ def scope(module: str) -> dict[str, Inheriting | str]:
     if file is None:
         return found
     above = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in statements(ast.parse(file.read_text())):
         match node:
             case ast.ClassDef(name=name):
                 found[name] = inheriting(node)
