@@ -4,6 +4,7 @@ memory."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import functools
 import gc
@@ -249,12 +250,9 @@ def _children() -> Counter[str]:
     found: Counter[str] = Counter()
     if virtual_time.is_childless():
         return found
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = task.read_text().split()
-        except OSError:  # the thread has just ended
-            continue
-        found.update(pids)
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            found.update(virtual_time.read(f"/proc/self/task/{thread}/children").decode().split())
     return found
 
 

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, SupportsIndex, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -149,13 +148,20 @@ def has_children() -> bool:
     """Whether this process has child processes that may work, or dead ones that were not waited for."""
     if is_childless():
         return False
-    for children in Path("/proc/self/task").glob("*/children"):
-        try:
-            if not all(map(_waits_for_a_clause, children.read_text().split())):
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            if not all(map(_waits_for_a_clause, read(f"/proc/self/task/{thread}/children").decode().split())):
                 return True
-        except OSError:  # the thread has just ended
-            continue
     return False
+
+
+def read(path: str) -> bytes:
+    """A file of /proc. `Path` takes ten times as long, and an event loop that waits reads one for each thread."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
 
 
 def _waits_for_a_clause(pid: str) -> bool:
@@ -164,7 +170,7 @@ def _waits_for_a_clause(pid: str) -> bool:
     A process that was given work does not sleep, even if a busy machine gives it no core.
     """
     try:
-        command, stat = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "stat"))
+        command, stat = (read(f"/proc/{pid}/{name}") for name in ("cmdline", "stat"))
     except OSError:  # it has just been waited for, by another thread
         return False
     return b"/espeak/worker.py" in command and stat.rpartition(b")")[2].split()[0] == b"S"
@@ -173,9 +179,9 @@ def _waits_for_a_clause(pid: str) -> bool:
 def _threads_compute() -> bool:
     """Whether a thread but this one runs, or would on an idle machine. One that waits for something does not."""
     me = str(threading.get_native_id())
-    for stat in Path("/proc/self/task").glob("*/stat"):
+    for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has just ended
-            if stat.parent.name != me and stat.read_bytes().rpartition(b") ")[2][:1] in b"RD":
+            if thread != me and read(f"/proc/self/task/{thread}/stat").rpartition(b") ")[2][:1] in b"RD":
                 return True
     return False
 
