@@ -79,7 +79,7 @@ class Reader:
         if self._cleaner:
             self._cleaner.flush(offset)
         if self._normalizer:
-            self._normalizer.flush(offset)
+            self._normalizer.flush()
 
     def _plain(self, ch: str, offset: int) -> None:
         if not is_unspeakable(ch):

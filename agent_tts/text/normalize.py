@@ -74,7 +74,7 @@ def prepare() -> None:
         assert reader is not None
         for place, ch in enumerate("1 mit 1 до 1 через 1 "):  # German and Russian have tables of their own behind these
             reader.push(ch, place)
-        reader.flush(0)
+        reader.flush()
 
 
 def normalizer(sink: Sink, language: str) -> _InRuns | _InWords | None:
@@ -106,9 +106,10 @@ class _InRuns:
         if starts_run(ch):
             self._run.append((ch, offset))
         else:
-            self._pass(ch, offset)
+            self._before = (self._before + ch)[-BEFORE:]
+            self._sink(ch, offset)
 
-    def flush(self, _: int) -> None:
+    def flush(self) -> None:
         self._say()
         self._before = ""
 
@@ -124,10 +125,6 @@ class _InRuns:
         for ch, offset in run[passed:]:
             self._sink(ch, offset)
         self._before = (self._before + text)[-BEFORE:]
-
-    def _pass(self, ch: str, offset: int) -> None:
-        self._before = (self._before + ch)[-BEFORE:]
-        self._sink(ch, offset)
 
 
 class _InWords:
@@ -147,14 +144,14 @@ class _InWords:
 
     def push(self, ch: str, offset: int) -> None:
         if ch in ("\n", PICTOGRAPH):
-            self.flush(offset)
+            self.flush()
             self._sink(ch, offset)
             self._at_start = self._at_start or ch == "\n"
         elif ch.isspace():
             self._end_word(ch, offset)
         elif ch >= "\u0e00" and _UNSPACED.match(ch):
             word, self._word = self._word, []
-            self.flush(offset)
+            self.flush()
             for each in (*word, (ch, offset)):
                 self._sink(*each)
             self._before, self._at_start, self._passing = ch, False, True
@@ -163,10 +160,10 @@ class _InWords:
         else:
             self._word.append((ch, offset))
             if len(self._word) > MAX_WORD:
-                self.flush(offset)
+                self.flush()
                 self._passing = True
 
-    def flush(self, offset: int) -> None:
+    def flush(self) -> None:
         if self._word:
             self._words.append((self._word, []))
             self._word = []

@@ -39,7 +39,7 @@ class German(Table):
     def rules(self) -> tuple[SpokenRule, ...]:
         months = any_of(self.all_months)
         return (
-            rule(rf"(\d{{1,2}})\.\ ?({months})\.?(?:\ (\d{{4}}))?", self._day_of_month),
+            rule(rf"(\d{{1,2}})\.\ ?({months})\.?(?:\ (\d{{4}}))?", self._named_date),
             rule(r"(\d{1,2})\.\ ?(\d{1,2})\.(?:\ ?(\d{4}|\d\d))?", self._pointed_date),
             *self.dates(),
             rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
@@ -59,9 +59,6 @@ class German(Table):
         if before in self.dative_ordinals:
             return f"{said}n"
         return said if before in ("der", "die", "das") else f"{said}r"
-
-    def _day_of_month(self, match: re.Match[str], before: str) -> str:
-        return self.date(int(match[1]), self.month(match[2]), full_year(match[3]), before)
 
     def _pointed_date(self, match: re.Match[str], before: str) -> str | None:
         day, month = int(match[1]), int(match[2])

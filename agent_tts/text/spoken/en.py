@@ -34,18 +34,13 @@ class English(Table):
             rule(rf"{name}\ {_DAY}{_LAST}{_YEAR}", self._with_name),
             rule(rf"{_DAY}{_LAST}\ {name}{_YEAR}", self._with_name),
             rule(rf"{_HOUR}(?:[:.]([0-5]\d))?(?:\ ?([AaPp])\.?[Mm]\.?)", _clock),
-            rule(rf"{_HOUR}:([0-5]\d)", _clock_24),
-            rule(r"(2[5-9]|[3-9]\d):([0-5]\d)", _minutes_seconds),
+            rule(r"(\d{1,2}):([0-5]\d)", _clock_24),
             rule(r"([IVX]{2,6}|V)(['’]s)?", self._monarch),
             rule(r"(\d+)(?:st|nd|rd|th)", lambda match, _: ordinal(int(match[1])) if len(match[1]) < 7 else None),
-            rule(r"(\d{4})[-–](\d{4})", _years),
             rule(r"[1-9]\d{2,3}", lambda match, before: _pairs(int(match[0])) if before in self.paired else None),
             rule(r"(v?)(\d{1,4}(?:\.\d{1,4}){2,}) | (v)(\d{1,3}(?:\.\d{1,3})?)", _version),
             rule(r"(?:(1)-)?(8\d\d)-([A-Z][A-Z-]{3,})", _vanity),
-            rule(r"([Mm]id|[Ee]arly|[Ll]ate)-([2-9]0)s", lambda match, _: f"{match[1]} {_number(match[2])[:-1]}ies"),
-            rule(
-                r"([2-9]0)s", lambda match, before: f"{_number(match[1])[:-1]}ies" if before in self.decades else None
-            ),
+            rule(r"(?:([Mm]id|[Ee]arly|[Ll]ate)-)?([2-9]0)s", self._decade),
             rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
             rule(rf"(\d+)m\ ({any_of(self.minutes)})", self._minutes_left),
@@ -65,6 +60,10 @@ class English(Table):
     def _with_name(self, match: re.Match[str], before: str) -> str:
         month, year = self.month(match["month"]), full_year(match["year"])
         return self.date(int(match["day"]), month, year, before, int(match["last"] or 0))
+
+    def _decade(self, match: re.Match[str], before: str) -> str | None:
+        said = f"{_number(match[2])[:-1]}ies"
+        return f"{match[1]} {said}" if match[1] else said if before in self.decades else None
 
     def _minutes_left(self, match: re.Match[str], _: str) -> str:
         return f"{self.counted(match[1], self.units['min'])} {match[2]}"
@@ -113,22 +112,13 @@ def _clock(match: re.Match[str], _: str) -> str | None:
 
 
 def _clock_24(match: re.Match[str], _: str) -> str:
+    """Also 45:30, no time of the day: a duration, a ratio and a split are said alike."""
     hour, minutes = match.groups()
     if minutes != "00":
         return f"{_number(hour)} {_minutes(minutes)}"
-    return f"{_number(hour)} o'clock" if 0 < int(hour) <= 12 else f"{_number(hour)} hundred"
-
-
-def _minutes_seconds(match: re.Match[str], _: str) -> str:
-    """45:30, no time of the day. A duration, a ratio and a split are said alike."""
-    first, second = match.groups()
-    return f"{_number(first)} {_minutes(second)}" if second != "00" else f"{_number(first)} minutes"
+    what = "minutes" if int(hour) > 24 else "o'clock" if 0 < int(hour) <= 12 else "hundred"
+    return f"{_number(hour)} {what}"
 
 
 def _minutes(written: str) -> str:
     return f"oh {_number(written)}" if written[0] == "0" else _number(written)
-
-
-def _years(match: re.Match[str], _: str) -> str | None:
-    first, last = match.groups()
-    return f"{say_year(int(first))} to {say_year(int(last))}" if "1100" <= first < last < "2100" else None

@@ -37,11 +37,8 @@ class Romance(Table):
 
     def dates(self) -> tuple[SpokenRule, ...]:
         of = re.escape(self.date_join)
-        first = rule(rf"1[º°]?{of}({any_of(self.months)})", self._first)
+        first = rule(rf"1[º°]?({of}(?:{any_of(self.months)}))", lambda match, _: self.first + match[1])
         return (*super().dates(), first, rule(rf"(\d{{1,3}})\.?({self.ordinals})", self._ordinal))
-
-    def _first(self, match: re.Match[str], _: str) -> str:
-        return f"{self.first}{self.date_join}{match[1]}"
 
     def _ordinal(self, match: re.Match[str], _: str) -> str | None:
         said = ordinal(int(match[1]), self.code)

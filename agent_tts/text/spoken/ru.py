@@ -77,9 +77,15 @@ class Russian(Table):
         return (
             *self.dates(),
             rule(r"(\d{1,2})\ до\ (\d{1,2}.*)", _from_to),
-            rule(rf"(\d{{1,2}})\ ({any_of(self.months)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?", self._day),
+            rule(
+                rf"(0?[1-9]|[12]\d|3[01])\ ({any_of(self.months)})(?:\ (\d{{4}})(?:\ (?:года|г\.?))?)?",
+                self._named_date,
+            ),
             rule(r"(\d{4})(?:\ ?[-–]\ ?(\d{4}))?\ (год|года|году|годом|г\.|г)", self._year),
-            rule(rf"({any_of(self.short_months)})\ (\d{{4}})", _year_of_month),
+            rule(
+                rf"({any_of(self.short_months)})\ (\d{{4}})",
+                lambda match, _: f"{match[1]} {declined(int(match[2]), 'ого')} года",
+            ),
             rule(r"(XX|X?(?:IX|IV|V?I{0,3})|XXI)\ (век|века|веке|веком)", self._century),
             rule(CLOCK, self._clock),
             rule(rf"(\d{{1,4}})-({any_of(self.endings)})", self._ordered),
@@ -88,10 +94,6 @@ class Russian(Table):
     def date(self, day: int, month: int, year: int | None, _: str) -> str:
         said = f"{declined(day, 'ого')} {self.months[month - 1]}"
         return said if year is None else f"{said} {declined(year, 'ого')} года"
-
-    def _day(self, match: re.Match[str], _: str) -> str | None:
-        day, year = int(match[1]), int(match[3]) if match[3] else None
-        return self.date(day, self.months.index(match[2]) + 1, year, "") if 0 < day <= 31 else None
 
     def _year(self, match: re.Match[str], before: str) -> str:
         word = match[3]
@@ -140,7 +142,3 @@ def declined(number: int, ending: str) -> str:
     if not ending:
         return said
     return said[:-2] + (_SOFT[ending] if said.endswith("третий") else ending)
-
-
-def _year_of_month(match: re.Match[str], _: str) -> str:
-    return f"{match[1]} {declined(int(match[2]), 'ого')} года"

@@ -511,8 +511,7 @@ class Table(Numerals):
 
     def _telephone(self, match: re.Match[str], _: str) -> str:
         """Digit by digit, with a pause between groups."""
-        groups = self.grouped(match[0])
-        return self.sign(match[0]) + groups
+        return self.sign(match[0]) + self.grouped(match[0])
 
     def _address(self, match: re.Match[str], _: str) -> str:
         signs = {**column(self.code, "address"), **self.address_signs}
