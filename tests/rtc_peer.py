@@ -84,6 +84,8 @@ class RtcPeer(Arrivals):
         self.messages: list[tuple[float, dict[str, Any]]] = []
         # (arrival, pts, mono samples of 20 ms at 48 kHz).
         self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
+        # (arrival, samples) of those that are not silent.
+        self._loud: list[tuple[float, NDArray[np.int16]]] = []
         # The task that reads the track.
         self._listener: asyncio.Task[None] | None = None
         self.session_id = ""
@@ -148,6 +150,8 @@ class RtcPeer(Arrivals):
     async def _listen(self, track: MediaStreamTrack) -> None:
         async for frame, samples in heard(track):
             self.frames.append((time.monotonic(), frame.pts, samples))
+            if rms(samples) > LOUD:
+                self._loud.append((self.frames[-1][0], samples))
             self._changed.set()
         self._changed.set()
 
@@ -157,7 +161,7 @@ class RtcPeer(Arrivals):
 
     def loud(self) -> list[tuple[float, NDArray[np.int16]]]:
         """Frames that are not silent, with their arrival time."""
-        return [(at, samples) for at, _, samples in self.frames if rms(samples) > LOUD]
+        return self._loud.copy()
 
 
 @asynccontextmanager

@@ -167,14 +167,16 @@ def typed(kind: type[T], value: object) -> T:
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Poll a condition that has no event.
+    """Poll a condition that has no event; less often, the longer it takes: a look costs more than time that jumps.
 
     Raises:
         TimeoutError: it stayed false.
     """
+    pause_s = 0.005
     async with asyncio.timeout(timeout_s):
         while not condition():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.05 * pause_s, 0.025)
 
 
 async def passes(count: int) -> None:

@@ -176,10 +176,9 @@ async def test_every_voice_gives_the_same_audio_over_websocket_and_http_for_any_
     ]
     words = WORDS.replace(" ", "\0 ").split("\0")
     heard: list[bytes] = []
-    for fields in who:
-        by_word, whole = await asyncio.gather(
-            speaker.stream(*words, **fields), speaker.request(WORDS, **SPOKEN, **fields)
-        )
+    said = [(speaker.stream(*words, **fields), speaker.request(WORDS, **SPOKEN, **fields)) for fields in who]
+    pairs = await asyncio.gather(*(asyncio.gather(*both) for both in said))
+    for fields, (by_word, whole) in zip(who, pairs, strict=True):
         assert len(whole) >= 5 * FRAME_BYTES, fields
         assert same(by_word, whole), fields
         assert not any(same(whole, earlier) for earlier in heard), fields
@@ -188,8 +187,12 @@ async def test_every_voice_gives_the_same_audio_over_websocket_and_http_for_any_
     assert same(await speaker.stream(*pieces, pause_s=0.15, speaker_embedding=speaker.vector), heard[0])  # of `vec`
 
 
+@pytest.mark.slow
 async def test_a_clone_gives_upstreams_audio_for_the_same_clip(speaker: Speaker, checkpoint: Checkpoints) -> None:
-    """From the uploaded file to the output samples; half a second of silence follows the clip."""
+    """From the uploaded file to the output samples; half a second of silence follows the clip.
+
+    In two parts, `tests/model/test_clone.py` and `tests/engine/qwen3/test_engine.py` compare the same.
+    """
 
     def upstream() -> NDArray[np.float32]:
         model = oracle.load(checkpoint("base"))

@@ -233,7 +233,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@examples(150)
+@examples(60)
 @given(data=st.data(), leaves_at_once=st.booleans())
 def test_no_state_is_left(kind: str, data: st.DataObject, leaves_at_once: bool) -> None:
     message = KINDS[kind][1]

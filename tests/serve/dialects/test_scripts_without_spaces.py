@@ -44,6 +44,8 @@ TEXTS = {
 }
 
 every_text = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+# For several classes of one library: a script of characters, and one of clusters.
+two_texts = pytest.mark.parametrize("text", [TEXTS["zh"], TEXTS["my"]], ids=["zh", "my"])
 
 
 def check(text: str, told: Sequence[str], starts_s: Sequence[float], audio_s: float) -> None:
@@ -112,7 +114,7 @@ async def test_elevenlabs_sdk(stock: Stock, text: str) -> None:
     assert 0.8 * audio_s < whole.alignment.character_end_times_seconds[-1] <= audio_s + 0.1
 
 
-@every_text
+@two_texts
 @pytest.mark.parametrize("kind", [CartesiaTTSService, AgentTTSService])
 async def test_pipecats_services(stock: Stock, kind: type[Any], text: str) -> None:
     """That for ElevenLabs makes words of characters by itself, at white space alone."""
@@ -127,7 +129,7 @@ async def test_pipecats_services(stock: Stock, kind: type[Any], text: str) -> No
     assert 0.5 * audio_s < starts[-1] - starts[0] < audio_s
 
 
-@every_text
+@two_texts
 @pytest.mark.parametrize("kind", [livekit_cartesia.TTS, livekit_elevenlabs.TTS, TTS])
 async def test_livekits_classes(stock: Stock, kind: type[Any], text: str) -> None:
     options = {"encoding": "pcm_24000"} if kind is livekit_elevenlabs.TTS else {}

@@ -47,19 +47,18 @@ def said(handler: Any, *texts: str) -> bytes:
     return b"".join(block.tobytes() for text in texts for block in handler.process(TTSInput(text=text)))
 
 
+# Several at once: to hear each of them takes a second.
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"response_format": "wav"},
-    {"stream": True},  # as vLLM-Omni streams
-    {"task_type": "CustomVoice", "instructions": "Speak calmly."},
-    {"language": "en"},
-    {"language": "English"},
-    {"language": "auto", "detect_llm_output_language": True},
-    {"gen_kwargs": {"seed": 7, "temperature": 0.5}},
-    {"gen_kwargs": {"speed": None, "seed": None, "instructions": None}},
-    {"speed": 1.1, "voice": VOICE},
-    {"model": "gpt-4o-mini-tts-2025-12-15", "api_key": "none", "blocksize": 4_096},
-    {"base_url": "{url}/v1/"},
+    {"response_format": "wav", "task_type": "CustomVoice", "instructions": "Speak calmly.", "language": "English"},
+    {"stream": True, "language": "en", "gen_kwargs": {"seed": 7, "temperature": 0.5}},  # as vLLM-Omni streams
+    {
+        "base_url": "{url}/v1/",
+        "language": "auto",
+        "detect_llm_output_language": True,
+        "gen_kwargs": {"speed": None, "seed": None, "instructions": None},
+    },
+    {"speed": 1.1, "voice": VOICE, "model": "gpt-4o-mini-tts-2025-12-15", "api_key": "none", "blocksize": 4_096},
 ]
 
 

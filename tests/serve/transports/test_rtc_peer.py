@@ -285,26 +285,25 @@ async def test_sessions_per_key_count_and_are_given_back() -> None:
             pass
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"type": "offer"}',
-        b'{"type": "offer", "sdp": 1}',
-        b'{"type": "answer", "sdp": "v=0"}',
-        b'{"type": "offer", "sdp": "v=0"}',
-        b'{"type": "offer", "sdp": "\\ud800"}',
-        b"\xff" * 10,
-    ],
+INVALID = (
+    b"",
+    b"[]",
+    b"{",
+    b'{"type": "offer"}',
+    b'{"type": "offer", "sdp": 1}',
+    b'{"type": "answer", "sdp": "v=0"}',
+    b'{"type": "offer", "sdp": "v=0"}',
+    b'{"type": "offer", "sdp": "\\ud800"}',
+    b"\xff" * 10,
 )
-async def test_an_invalid_offer_is_400(node: RunningNode, body: bytes) -> None:
+
+
+async def test_an_invalid_offer_is_400(node: RunningNode) -> None:
     async with httpx.AsyncClient(base_url=node.url) as client:
-        reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
-        assert reply.status_code == 400
-        assert reply.json()["error"]["code"] == "bad_message"
-        assert not node.node.peers
+        for body in INVALID:
+            reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_message"), body
+            assert not node.node.peers
 
 
 async def test_a_too_long_body_is_413_before_it_is_read(node: RunningNode) -> None:
