@@ -92,7 +92,9 @@ class Timeouts(Section):
     drain_s: float = Field(30.0, gt=0, description="time for running speech to finish after SIGTERM")
     engine_start_s: float = Field(300.0, gt=0, description="longest start of an engine process")
     engine_heartbeat_s: float = Field(5.0, gt=0, description="longest time without an answer of an engine process")
-    tcp_user_s: float = Field(5.0, gt=0, description="longest silence of a client's machine while data waits for it")
+    tcp_user_s: float = Field(
+        5.0, gt=0, le=2_000_000, description="longest silence of a client's machine while data waits for it"
+    )
 
 
 class Key(Section):
@@ -467,7 +469,9 @@ class Settings(Section):
     slots: int | None = Field(
         None, ge=1, le=65_535, description="simultaneous requests of each engine process; default: the engine's"
     )
-    queue: int | None = Field(None, ge=0, description="requests that wait for a slot of each; default: 2 x slots")
+    queue: int | None = Field(
+        None, ge=0, le=1_000_000, description="requests that wait for a slot of each; default: 2 x slots"
+    )
     lead_ms: int = Field(1_000, ge=120, description="default lead_ms of a session")
     normalize: bool | None = Field(
         None, description="default of normalize: numbers, money and dates as words; null: with hibari and espeak alone"

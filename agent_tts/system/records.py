@@ -10,12 +10,14 @@ whoever finds it.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import secrets
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -41,6 +43,7 @@ LOCK_S = 10.0  # longest wait for another process
 
 _LOCK = ".lock"
 _POLL_S = 0.02
+AGAIN_S = 1.0  # before records are read again that the system did not give
 _ID_FILE = re.compile(r"(?:[a-z]+_)?[0-9a-f]{20}\.json")
 _TEMPORARY = ".temporary-"  # begins the names of what is being written or deleted
 ASIDE = ".aside-"  # begins the name of what another folder takes the place of; the record's name follows
@@ -73,6 +76,8 @@ class Records(Generic[T]):
         # It holds the modification time of the folder when it was last listed, ns, or None if it must be listed
         # again; and all records that were found in it.
         self._listed: tuple[int | None, tuple[T, ...]] = (None, ())
+        # When it is listed again although it has not changed: an error of the system says nothing of a record.
+        self._again_at = math.inf
         # What was told of damaged records, by name, and of the folder: each is told once.
         self._told: dict[str, object] = {}
 
@@ -86,7 +91,7 @@ class Records(Generic[T]):
         read_at, records = self._listed
         try:
             modified = self.folder.stat().st_mtime_ns
-            if modified != read_at:
+            if modified != read_at or time.monotonic() > self._again_at:
                 settled = age_s(modified) > _SETTLED_S and self._tidied()
                 entries = {}
                 for name in sorted(self._names()):
@@ -99,7 +104,8 @@ class Records(Generic[T]):
                 self._entries = entries
                 found = tuple(record for _, record in entries.values() if record is not None)
                 records = records if found == records else found
-                is_final = settled and all(identity for identity, _ in entries.values())
+                is_final = settled and all(identity or record is None for identity, record in entries.values())
+                self._again_at = time.monotonic() + AGAIN_S if (None, None) in entries.values() else math.inf
                 self._listed = modified if is_final else None, records
         except OSError as error:
             self._listed = None, ()

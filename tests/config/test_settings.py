@@ -26,6 +26,13 @@ def test_a_host_that_cannot_be_a_name_is_refused(host: str) -> None:
         Settings(host=host, auth=Auth(api_keys=("a",)))
 
 
+@pytest.mark.parametrize("wrong", [{"queue": 10**7}, {"timeouts": {"tcp_user_s": 1e7}}])
+def test_what_the_system_or_python_could_not_count_is_refused(wrong: dict[str, object]) -> None:
+    """A node did not start with it, and a SIGHUP was obeyed in part."""
+    with pytest.raises(ValueError, match="less than or equal"):
+        Settings.model_validate(wrong)
+
+
 def test_numbers_are_finite() -> None:
     """An engine process would get null in place of them."""
     for value in (float("inf"), float("nan")):

@@ -31,6 +31,28 @@ def test_an_error_of_the_system_is_not_damage(tmp_path: Path) -> None:
     assert records.get("one") == "text"
 
 
+def test_what_the_system_does_not_give_is_asked_for_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a voice that another user has copied: all others were looked at twenty times a second, for ever."""
+    reads = 0
+
+    def read(path: Path) -> str:
+        nonlocal reads
+        reads += 1
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "one").write_text("text")
+    for path in (tmp_path / "one", tmp_path):
+        os.utime(path, (0, 0))
+    records = Records(tmp_path, "record", str.isalnum, read)
+    assert [records.all() for _ in range(3)] == [()] * 3
+    assert reads == 1
+    monkeypatch.setattr(records, "_again_at", 0.0)
+    assert records.all() == ()
+    assert reads == 2
+
+
 @pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError()])
 def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
     reads = 0
