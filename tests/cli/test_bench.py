@@ -151,6 +151,7 @@ def test_rtc_reports_the_lateness_of_packets(node: str, tmp_path: Path) -> None:
     assert figures["cpu_percent"].keys() == {"clients"}
 
 
+@pytest.mark.slow
 def test_fronts_are_measured_on_a_node_with_so_many(tmp_path: Path) -> None:
     options = ("--fronts", "2", "--set", "engines=1", "--slots", "4", "--frames", "10", *QUICK)
     found, printed = measured(tmp_path, "fronts", *options, COLUMNS="160")
@@ -189,6 +190,7 @@ def test_peers_are_measured_where_they_are_installed(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 def test_a_signal_also_ends_the_node() -> None:
     process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
