@@ -276,6 +276,10 @@ def reported() -> Iterator[None]:
         raise complain(f"{error.message}{again}", 1) from None
     except TimeoutError:
         raise complain("the node did not answer in time", 1) from None
+    except OSError as error:
+        if error.filename is None:  # of a stream, see `output_told`, or the network
+            raise
+        raise complain(f"{error.filename}: {error.strerror}", 1) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -250,6 +250,8 @@ def _key_error(entry: _Entry) -> str | None:
     if _is_section(field):
         first = next(key for key in FIELDS if key.startswith(f"{entry.key}."))
         return f"{entry.written}: this is a section: set one of its keys, like {first}"
+    if isinstance(entry.value, str) and entry.value != entry.value.encode("utf-8", "replace").decode():
+        return f"{entry.written}: not UTF-8"  # by which other processes get it
     return None
 
 

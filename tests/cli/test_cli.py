@@ -82,6 +82,7 @@ def test_help_imports_no_heavy_library() -> None:
         (SettingsError("first\nsecond"), 2, "agent-tts: first\nagent-tts: second\n"),
         (AtCapacity("full", retry_after_ms=500), 1, "agent-tts: full (try again in 500 ms)\n"),
         (TimeoutError(), 1, "agent-tts: the node did not answer in time\n"),
+        (PermissionError(13, "Permission denied", "/a"), 1, "agent-tts: /a: Permission denied\n"),
         (KeyboardInterrupt(), 130, ""),
         (BrokenPipeError(), 141, ""),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,13 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
 ) -> None:
     with pytest.raises(SettingsError, match=said):
         load_settings(None, overrides, environ)
+
+
+def test_what_is_no_utf_8_is_refused() -> None:
+    """The engine would look into a folder of another name."""
+    with pytest.raises(SettingsError, match="AGENT_TTS_VOICES__FOLDER: not UTF-8"):
+        load_settings(environ={"AGENT_TTS_VOICES__FOLDER": os.fsdecode(b"/voices-\xff")})
+    assert load_settings(environ={"AGENT_TTS_VOICES__FOLDER": "/voices-ä"}).voices.folder == "/voices-ä"
 
 
 def test_variables_of_client_commands_are_not_settings() -> None:
