@@ -42,7 +42,7 @@ class German(Table):
             rule(rf"(\d{{1,2}})\.\ ?({months})\.?(?:\ (\d{{4}}))?", self._named_date),
             rule(r"(\d{1,2})\.\ ?(\d{1,2})\.(?:\ ?(\d{4}|\d\d))?", self._pointed_date),
             *self.dates(),
-            rule(r"([01]?\d|2[0-4])[:.]([0-5]\d)\ Uhr | ([01]?\d|2[0-4]):([0-5]\d) | ([01]?\d|2[0-4])\ Uhr", _clock),
+            rule(r"([01]?\d|2[0-4])(?=:|.*Uhr)(?:[:.]([0-5]\d))?(?:\ Uhr)?", _clock),
             rule(r"(\d{1,2})\.\ ([^\W\d_]{2,})", self._ordinal),
             rule(rf"(\d{{1,2}})\.[-–](\d{{1,2}})\.\ ({months})", self._days_of_month),
             rule(r"(1[1-9]\d\d|[2-9]0)(?:(er)(-[A-Z]\w+)?)?", self._year_alone),
@@ -95,6 +95,6 @@ def _dative() -> German:
 
 
 def _clock(match: re.Match[str], _: str) -> str:
-    hour, minutes = match[1] or match[3] or match[5], int(match[2] or match[4] or 0)
-    said = "ein" if int(hour) == 1 else cardinal(int(hour), "de")
+    hour, minutes = int(match[1]), int(match[2] or 0)
+    said = "ein" if hour == 1 else cardinal(hour, "de")
     return f"{said} Uhr {cardinal(minutes, 'de')}" if minutes else f"{said} Uhr"

@@ -97,14 +97,9 @@ class Italian(Romance):
     def rules(self) -> tuple[SpokenRule, ...]:
         return (
             *self.dates(),
-            rule(r"([IVX]+)\ (secolo)", _italian_century),
+            rule(r"([IVX]+)(\ secolo)", lambda m, _: f"{ordinal(n, 'it')}{m[2]}" if (n := roman(m[1])) else None),
             rule(CLOCK, lambda match, _: self.clock(match[1], match[2], " e ")),
         )
-
-
-def _italian_century(match: re.Match[str], _: str) -> str | None:
-    number = roman(match[1])
-    return f"{ordinal(number, 'it')} {match[2]}" if number else None
 
 
 class Portuguese(Romance):

@@ -214,8 +214,11 @@ class Runs(Numerals):
             rule(
                 rf"(?<![-–~]\ )(\d{{1,4}})\ ?[-–~]\ ?(\d{{1,4}})(?!\ ?[-–~]?\ ?\d)(?:\ ?({names}){end})?", self._range
             ),
-            rule(rf"({SIGNED})\ ?({names}){end}", self._measure),
-            rule(rf"({NUMBER})\+(?!\ ?\d)", self._at_least),
+            rule(
+                rf"({SIGNED})\ ?({names}){end}", lambda m, _: f"{self.count(m[1])}{self.gap}{self.names_of_units[m[2]]}"
+            ),
+            # 50+.
+            rule(rf"({NUMBER})\+(?!\ ?\d)", lambda m, _: column(self.code, "limit")["≥"].format(self.number(m[1]))),
             rule(r"\d+(?:\.\d+){2,}", lambda m, _: self.between.point.join(map(self.number, m[0].split(".")))),
             rule(rf"{number}{counting} | {number}", self._plain),
         )
@@ -290,13 +293,6 @@ class Runs(Numerals):
         rises = int(first) < int(last) or len(first) != len(last)
         join = self.between.to if rises else self.between.score
         return f"{self.number(first)}{join}{self.number(last)}{self.gap + self.names_of_units[unit] if unit else ''}"
-
-    def _measure(self, match: re.Match[str], _: str) -> str:
-        return f"{self.count(match[1])}{self.gap}{self.names_of_units[match[2]]}"
-
-    def _at_least(self, match: re.Match[str], _: str) -> str:
-        """50+."""
-        return column(self.code, "limit")["≥"].format(self.number(match[1]))
 
     def _plain(self, match: re.Match[str], before: str) -> str:
         """A number alone, digit by digit behind one of the `labels`, and if it is long and counts nothing."""
