@@ -24,13 +24,12 @@ from operator import itemgetter
 from agent_tts.directives import Say
 from agent_tts.text.chars import LINE_BREAKS, is_cjk
 from agent_tts.text.entries import APOSTROPHES, MAX_WRITTEN, Entry, Lexicon, fold_char, plain_char, strictness
+from agent_tts.text.words import CLUSTERED
 
 MAX_HELD = 4 * MAX_WRITTEN  # characters: with white space and decomposed letters
 
 # They are no words after an apostrophe: "it's", "I'm", "don't".
 _CLITICS = frozenset(("s", "t", "d", "m", "ll", "re", "ve"))
-# Scripts that neither have spaces between words nor are `is_cjk`: Thai, Lao, Burmese, Khmer.
-_UNSPACED = (("\u0e00", "\u0eff"), ("\u1000", "\u109f"), ("\u1780", "\u17ff"))
 
 
 class LexiconReader:
@@ -182,7 +181,7 @@ def _kind(ch: str) -> str:
     """What words the character is part of; "" if it is in none, or in a script without spaces."""
     if "\u30a1" <= ch <= "\u30ff" or "\uff66" <= ch <= "\uff9f":
         return "" if ch == "・" else "katakana"
-    if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or any(first <= ch <= last for first, last in _UNSPACED):
+    if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or ch in CLUSTERED:
         return ""
     return "hangul" if "\uac00" <= ch <= "\ud7a3" else "word"
 

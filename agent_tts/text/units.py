@@ -30,7 +30,7 @@ from agent_tts.text.chars import (
     is_silent,
 )
 from agent_tts.text.data import data, words
-from agent_tts.text.words import is_unspaced, last_syllable
+from agent_tts.text.words import CLUSTERED, is_unspaced, last_syllable, may_part
 
 MAX_WORDS = 16  # of a unit, once they have grown
 MAX_CHARS = 160  # of a unit, at white space
@@ -185,7 +185,8 @@ class Cutter:
         """Cut, or between two syllables of this script; nowhere while a place for that may come."""
         run = "".join(self._chars[self._word :])
         place = self._word + last_syllable(run + ch)
-        if not "\u0e00" <= run[-1] < "\u3000" or self._said >= 2 * self._limit or len(run) >= MAX_RUN:
+        is_long = self._said >= 2 * self._limit and may_part(run[-1], ch)
+        if not is_unspaced(ch) or run[-1] not in CLUSTERED or is_long or len(run) >= MAX_RUN:
             self.cut()
         elif 2 * place >= len(self._chars) > place:
             rest, offsets = self._chars[place:], self._offsets[place:]

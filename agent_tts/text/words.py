@@ -19,10 +19,10 @@ _BLOCKS = (
     *(range(0x0E00, 0x10A0), range(0x1780, 0x1800), range(0x1950, 0x19E0), range(0x1A20, 0x1AB0)),
     *(range(0x1B00, 0x1B80), range(0xA000, 0xA490), range(0xA980, 0xAA00), range(0xAA60, 0xAAE0)),
 )
-_CLUSTERED = [chr(code) for block in _BLOCKS for code in block]
+CLUSTERED = frozenset(chr(code) for block in _BLOCKS for code in block)  # of these, letters and marks alike
 _AM = "\u0e33\u0eb3"  # vowels that count as letters, but follow theirs
-_LETTERS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "L" and ch not in _AM)
-MARKS = "".join(ch for ch in _CLUSTERED if unicodedata.category(ch)[0] == "M") + _AM
+_LETTERS = "".join(ch for ch in sorted(CLUSTERED) if unicodedata.category(ch)[0] == "L" and ch not in _AM)
+MARKS = "".join(ch for ch in sorted(CLUSTERED) if unicodedata.category(ch)[0] == "M") + _AM
 MARKS += "\u0300-\u036f\u200c\u200d\u3099\u309a\uff9e\uff9f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 # Vowels that are written before the consonant behind which they are spoken (Unicode's Logical_Order_Exception).
 _BEFORE = "\u0e40-\u0e44\u0ec0-\u0ec4\u19b5-\u19b7\u19ba\uaab5\uaab6\uaab9\uaabb\uaabc"
@@ -34,11 +34,13 @@ CLUSTER = f"[{_BEFORE}]?{UNSPACED}[{MARKS}]*(?:(?<=[{_STACKS}])[{_LETTERS}][{MAR
 _OPENERS = "[\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]{0,4}"
 _BEHIND = "[^\\w\\s\\[({«‹“‘「『（《〈【〔¿¡$¥€£₩₹฿￥＄#＃@]*"
 
+_BEHIND_LETTERS = "ะาำๅๆฯະາຳໆຯ"  # letters and signs that a letter of Thai or Lao has behind it
+_INSEPARABLE = re.compile(f"[{_BEFORE}{_STACKS}].|.[{_BEHIND_LETTERS}]", re.DOTALL)
 _SIGNED = "[ก-ฮກ-ຮ][ัิ-ู็-๋ັິ-ູົ່-໋]"  # a consonant of Thai or Lao with a vowel or a tone
 # Where in such a script a syllable ends before a letter that begins the next one, most likely:
 _SYLLABLE_END = re.compile(
     # before a vowel that is written first, behind a sign that ends a syllable, in Yi behind any character;
-    rf"(?<=.)(?=[{_BEFORE}])|[ะำๆฯະຳໆຯ\u1038\u17c7\u17c8\u0f0b](?=[{_LETTERS}])|[\ua000-\ua48f]"
+    rf"(?<=.)(?=[{_BEFORE}])|[ะำๆฯະຳໆຯ\u1038\u17c7\u17c8\u0f0b](?=[{_LETTERS}])(?![{_BEHIND_LETTERS}])|[\ua000-\ua48f](?=.)"
     # in Thai and Lao behind the consonant that a short vowel has, unless a silent one follows, and behind a vowel, or
     # one with a common last consonant, before a consonant with a sign that cannot be the second of two;
     r"|[ัັົ][่-๋່-໋]?[ก-ฮກ-ຮ](?=[ก-ฮ]..|[ກ-ຮ])(?![ก-ฮ]{1,2}์|ร[ก-ฮ])"
@@ -69,6 +71,11 @@ def is_unspaced(ch: str) -> bool:
 def last_syllable(text: str) -> int:
     """Where the last syllable of a text begins that goes on, as far as it is known; 0: nowhere."""
     return max((found.end() for found in _SYLLABLE_END.finditer(text)), default=0)
+
+
+def may_part(before: str, after: str) -> bool:
+    """Whether a text of such a script may be cut between two characters, at worst within a syllable."""
+    return _INSEPARABLE.match(before + after) is None
 
 
 def are_joined(before: str, after: str) -> bool:

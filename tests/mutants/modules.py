@@ -183,8 +183,6 @@ MODULES = {
             ),
             "no word has such a letter, or kinds are compared with one another alone": (
                 'LexiconReader._fits: if after[:1] in APOSTROPHES and word[-1] in "XXnNXX":  # "don\'t"',
-                "_kind: if not (ch.isalnum() or _is_mark(ch)) or is_cjk(ch) or any(first <= ch < last for first, "
-                "last in _UNSPACED):",
                 '_kind: return "XXXX" if ch == "・" else "katakana"',
                 '_kind: return "" if ch == "・" else "XXkatakanaXX"',
                 '_kind: return "hangul" if "\\uac00" <= ch <= "\\ud7a3" else "XXwordXX"',

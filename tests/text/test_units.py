@@ -127,7 +127,12 @@ def test_cjk_marks_end_a_clause_at_once() -> None:
         "សួស្តីស្វាគមន៍មក|កាន់សេវាកម្មរបស់យើង",
         "ສະບາຍດີ|ຍິນດີຕ້ອນຮັບ|ສູ່ການບໍລິການ",
         "བཀྲ་ཤིས་བདེ་|ལེགས་",
-        "หหหหหหหหหหหหหหหห|หห",  # nothing tells where a syllable ends
+        # Nothing tells where a syllable ends.
+        "ห" * 16 + "|หห",
+        "กา" * 8 + "|กากา",
+        "หมาย|เลขของท่านคือ" + "1" * 24 + "|1",
+        "หมาย|เลขของท่านคือ" + "๑" * 24 + "|๑",
+        "ห" * 8 + "|1234",
     ],
 )
 def test_thai_and_its_kin_are_cut_between_syllables_as_soon_as_spaced_text(text: str) -> None:
