@@ -330,10 +330,10 @@ async def test_a_turn_beyond_the_nodes_limit_is_an_error(way: Way) -> None:
         assert "ten." not in pipeline.words
 
 
-async def test_a_lost_engine_affects_one_turn(way: Way) -> None:
+async def test_a_lost_engine_affects_one_turn() -> None:
     async with (
         running_node_with_process(tone={"scripted_faults": True}) as node,
-        running([tts := service(node, way, instructions="fault:exit@5")]) as pipeline,
+        running([tts := service(node, "socket", instructions="fault:exit@5")]) as pipeline,
     ):
         await pipeline.turn("One two three four five six seven.", " Eight nine ten.")
         assert "engine_lost" in pipeline.errors[0]
