@@ -58,14 +58,6 @@ class Engine(Protocol):
         """
         return None
 
-    @property
-    def has_spare_work(self) -> bool:
-        return False
-
-    def do_spare_work(self) -> None:
-        """Do a part of what makes later steps faster, up to 0.2 s."""
-        return
-
     def tidy(self) -> None:
         """Forget what is not to be kept any more, such as deleted voices. Called at each heartbeat; must not wait."""
         return

@@ -39,12 +39,6 @@ def policy(settings: Settings, slots: int, batch_sizes: tuple[int, ...] = ()) ->
     )
 
 
-SPARE_S = 0.25  # until the next step, at least, when the engine does spare work: longer than a part of it takes
-# That spare work waits for such a pause. From then on a part of it is done where no listener runs short meanwhile; a
-# request that comes then waits for its end.
-SPARE_AFTER_S = 5.0
-
-
 class EngineLoop:
     """Drives one engine. One thread owns it, calls `submit` and `step`, and sleeps `wait_s` in between."""
 
@@ -70,8 +64,6 @@ class EngineLoop:
         self._in_flight: list[Step] = []
         # When the engine last returned from a step.
         self._returned_at = 0.0
-        # Since when spare work has waited for a pause; None where it does not wait.
-        self._spare_since: float | None = None
         self.stopped = False
 
     def ready(self) -> EngineReady:
@@ -96,11 +88,7 @@ class EngineLoop:
 
     def step(self) -> list[EngineEvent]:
         """Run the engine's step if one is due, and answer pings. An exception means that the engine is lost."""
-        due_s = self._due_s()
-        if self._can_spare(due_s):
-            self._engine.do_spare_work()
-            self._spare_since = None
-        new = self._run_step() if due_s == 0 else []
+        new = self._run_step() if self._due_s() == 0 else []
         if self._pings:
             self._engine.tidy()
         for nonce in self._pings:
@@ -112,22 +100,7 @@ class EngineLoop:
 
     def wait_s(self) -> float | None:
         """Seconds until `step` has work; None: until a command comes."""
-        if self._pings:
-            return 0.0
-        due_s = self._due_s()
-        return 0.0 if self._can_spare(due_s) else due_s
-
-    def _can_spare(self, due_s: float | None) -> bool:
-        """Whether there is time for spare work before the next step, and some to do."""
-        if not self._engine.has_spare_work:
-            return False
-        if due_s is None or due_s >= SPARE_S:
-            return True
-        now = self._clock()
-        if self._spare_since is None:
-            self._spare_since = now
-        waited = not self._in_flight and now >= self._spare_since + SPARE_AFTER_S
-        return waited and self._scheduler.urgent_at() >= now + SPARE_S
+        return 0.0 if self._pings else self._due_s()
 
     def _due_s(self) -> float | None:
         """Seconds until the engine's next step; None: until a command comes."""

@@ -199,13 +199,6 @@ class Scheduler:
                         break
         return None if earliest == math.inf else earliest
 
-    def urgent_at(self) -> float:
-        """When the first listener runs short; a time that has passed if a request waits for its first frame."""
-        if self.admission.waits:
-            return -math.inf
-        able = (one for one in self.admission.running.values() if one.has_text and one.credit > one.in_flight)
-        return min(map(_urgent_at, able), default=math.inf)
-
     # ------------------------------------------------------------ inside
 
     def _select(self, able: list[Request], now: float) -> list[Request]:

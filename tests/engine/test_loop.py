@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import astuple
 
 import pytest
 
 from agent_tts import messages
-from agent_tts.bench.statistics import Player
 from agent_tts.engine.base import Engine
-from agent_tts.engine.loop import SPARE_AFTER_S, EngineLoop
+from agent_tts.engine.loop import EngineLoop
 from agent_tts.engine.requests import Policy
-from agent_tts.engine.scheduler import BYTES_PER_S, Scheduler
+from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.messages import Audio, EngineEvent, EnginePong, Finished, Open, StepCommand, StepEvent
 from agent_tts.options import EngineOptions
@@ -22,16 +20,12 @@ HOST_S = 0.001  # of a step, before its launch
 
 
 class Device(Engine):
-    """Speaks one request. With `overlaps` a step is in flight when it is returned from, as on a GPU.
-
-    `spare`: parts of spare work, each of which takes 0.2 s.
-    """
+    """Speaks one request. With `overlaps` a step is in flight when it is returned from, as on a GPU."""
 
     info = EngineInfo("device", "device", 1, (), "", {}, {})
 
-    def __init__(self, took_s: Sequence[float], *, overlaps: bool, spare: int = 0) -> None:
+    def __init__(self, took_s: Sequence[float], *, overlaps: bool) -> None:
         self.now = 0.0
-        self.spare = spare
         self.tidied = False
         self._took_s = iter(took_s)
         self._overlaps = overlaps
@@ -57,14 +51,6 @@ class Device(Engine):
 
     def next_step_in_s(self) -> float | None:
         return None if self._done_at is None else max(0.0, self._done_at - HOST_S - self.now)
-
-    @property
-    def has_spare_work(self) -> bool:
-        return self.spare > 0
-
-    def do_spare_work(self) -> None:
-        self.now += 0.2
-        self.spare -= 1
 
     def tidy(self) -> None:
         self.tidied = True
@@ -98,44 +84,6 @@ def test_the_engine_tidies_up_at_each_heartbeat() -> None:
     assert not device.tidied
     longest_ms(loop)
     assert device.tidied
-
-
-@pytest.mark.parametrize("overlaps", [True, False])
-def test_spare_work_is_done_while_nothing_is_due(*, overlaps: bool) -> None:
-    """Before the first request, and behind the last frame; not while a listener needs a frame every 80 ms."""
-    device = Device([0.005] * 20, overlaps=overlaps, spare=3)
-    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
-    loop.step()
-    assert (device.spare, device.now) == (2, 0.2)
-    loop.submit(messages.Open(1, EngineOptions(lead_ms=160), 0))
-    loop.submit(messages.Append(1, "Hello."))
-    drive(loop, device, 1.4)
-    assert device.spare == 2
-    drive(loop, device, 10.0)
-    assert device.spare == 0
-    assert loop.wait_s() is None or loop.wait_s()
-
-
-@pytest.mark.parametrize("overlaps", [True, False])
-@pytest.mark.parametrize(("lead_ms", "parts"), [(1_000, 2), (200, 0)])
-def test_spare_work_without_a_pause_lets_no_listener_run_short(lead_ms: int, parts: int, *, overlaps: bool) -> None:
-    """A node that speaks from its first second on would otherwise never capture its small batches."""
-    device = Device([0.005] * 2_000, overlaps=overlaps, spare=2)
-    loop = EngineLoop(device, Scheduler(Policy(slots=1, queue=1)), lambda: device.now)
-    loop.submit(messages.Open(1, EngineOptions(lead_ms=lead_ms), 0))
-    loop.submit(messages.Append(1, "Hello. " * 100))
-    listener = Player()
-    done_at: list[float] = []
-    while device.now < 3 * SPARE_AFTER_S:
-        before = device.spare
-        for event in drive(loop, device, device.now + 0.01):
-            if isinstance(event, messages.Audio):
-                listener.take(device.now, len(event.payload) / BYTES_PER_S)
-                loop.submit(messages.Credit(1, len(event.payload) // FRAME_BYTES))
-        done_at += [device.now] * (before - device.spare)
-    assert not listener.gaps
-    assert len(done_at) == parts
-    assert all(end - begin >= SPARE_AFTER_S for begin, end in itertools.pairwise([0.0, *done_at]))
 
 
 @pytest.mark.parametrize("overlaps", [True, False])

@@ -38,9 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), max_model_len=512, **settings)
     made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
-    while any(model.runner.graphs.wanted for model in made._models):  # their kernels may still be being compiled
-        if made.has_spare_work:
-            made.do_spare_work()
     try:
         yield routed(made)
     finally:

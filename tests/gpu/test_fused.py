@@ -169,25 +169,6 @@ def test_a_graph_equals_the_step_bit_for_bit(model: SpeechModel) -> None:
 
 
 @torch.inference_mode()
-def test_a_step_takes_the_next_larger_graph_until_its_own_is_captured(model: SpeechModel) -> None:
-    """A capture while requests have their state changes none of it."""
-    accelerate(model)
-    torch.manual_seed(1)
-    state = speaking(model, 4)
-    graphs = FrameGraphs(model, state, only_largest=True)
-    assert launched(graphs, [0, 2]).size == 4
-    torch.cuda.synchronize()
-    again = copy.deepcopy(state)
-    while graphs.wanted:
-        graphs.capture_next()
-    late, at_once = launched(graphs, [0, 2]), launched(FrameGraphs(model, again), [0, 2])
-    assert (late.size, at_once.size) == (2, 2)
-    said, expected = late.result(), at_once.result()
-    for name in ("codes", "pcm", "ended", "finite"):
-        assert getattr(said, name).tobytes() == getattr(expected, name).tobytes()
-
-
-@torch.inference_mode()
 def test_a_step_in_flight_does_not_change_the_result_before_it(model: SpeechModel) -> None:
     graphs = FrameGraphs(model, speaking(model, 2))
     first = launched(graphs, [0]).result()

@@ -66,7 +66,6 @@ class Steps:
     fp8_cache: bool
     adapters: tuple[int, int]  # at once, and their largest rank
     architecture: str  # of the GPU: a key of `kernels.architectures`, or another name
-    references: bool = True  # of clones are decoded, in a batch of one
 
     @staticmethod
     def all_from_json(text: str) -> list[Steps]:
@@ -106,15 +105,10 @@ class Compilation:
     """
 
     def __init__(self, steps: Sequence[Steps], *, within_s: float = TIMEOUT_S, always: bool = False) -> None:
-        self._was_compiled = are_compiled(steps)
         # The process that compiles; None where there is nothing to compile, and where it cannot be.
-        self._process = None if self._was_compiled else _started(steps, always=always)
+        self._process = None if are_compiled(steps) else _started(steps, always=always)
         self._within_s = within_s
         self._deadline = time.monotonic() + within_s
-
-    @property
-    def compiled(self) -> bool:
-        return self._was_compiled or (self._process is not None and self._process.exit_code == 0)
 
     def wait(self, progress: Progress) -> str | None:
         """Wait until all kernels are compiled. If not all are, returns why: their first launches compile the others."""
@@ -237,8 +231,7 @@ def _rehearse(steps: Steps, rehearsal: Rehearsal) -> None:
             if steps.mixed:
                 model.step(state, run[:size], who[:size], model.frame.embed(prompts))
         model.frame.prefill(state.frame, prompts, None)
-        if steps.references:
-            model.decode(state.codec, codes[:1], run[:1], who[:1])
+        model.decode(state.codec, codes[:1], run[:1], who[:1])  # references of clones
 
 
 def _shortened(config: ModelConfig) -> ModelConfig:

@@ -213,14 +213,6 @@ class Qwen3Engine(Engine):
             return 0.0
         return min(LOOK_S, self._timer.wait_s(time.perf_counter()))
 
-    @property
-    def has_spare_work(self) -> bool:
-        """See `Engine.has_spare_work`. Only one thread may capture: none while the loader works."""
-        return any(model.has_spare_work for model in self._models) and all(job.done() for job in self._loading.values())
-
-    def do_spare_work(self) -> None:
-        next(model for model in self._models if model.has_spare_work).do_spare_work()
-
     def tidy(self) -> None:
         """See `Engine.tidy`. A request that speaks with a voice when it is deleted is spoken to its end."""
         if self._stored is None:

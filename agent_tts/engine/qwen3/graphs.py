@@ -6,8 +6,6 @@ rows: the weights, whose reading is most of a prompt's cost, are read once for b
 The graphs share their memory. With graphs off, the same step runs kernel by kernel; on a CPU it always has all rows.
 Without fused kernels, prompts are computed alone, one after the other.
 
-The graphs below the largest size can be captured later, each by itself. Until then a step takes the next larger one.
-
 Rounding depends on the size of the batch and on whether it is mixed: a request repeats bit by bit only in steps of one
 size that are not mixed.
 
@@ -110,7 +108,6 @@ class FrameGraphs:
     Args:
         captured: False runs the same step kernel by kernel; so does a CPU.
         sizes: of batches, ascending; None is `batch_sizes`.
-        only_largest: the graphs of the other sizes are left to `capture_next`.
         mixed: a batch may have prompts beside its frames.
     """
 
@@ -121,7 +118,6 @@ class FrameGraphs:
         *,
         captured: bool = True,
         sizes: Sequence[int] | None = None,
-        only_largest: bool = False,
         mixed: bool = True,
         progress: Progress | None = None,
     ) -> None:
@@ -145,11 +141,9 @@ class FrameGraphs:
         self._mixed = mixed and self._prompts is not None
         # Key: the size of the batch, 0 without a frame, and whether there are prompts.
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, _DeviceOutput]] = {}
-        # Keys of the graphs that are still to be captured, in this order.
-        self.wanted: list[tuple[int, bool]] = []
         if captured and self._queues:
             self._pool = torch.cuda.graph_pool_handle()
-            self._capture(only_largest, progress or (lambda done, total: None))
+            self._capture(progress or (lambda done, total: None))
 
     @property
     def prefill_budget(self) -> PrefillBudget:
@@ -190,7 +184,7 @@ class FrameGraphs:
             return self._frame_at_once(rows), []
         ends = self._prompts.fill(parts) if self._prompts and parts else []
         count, prompts = len(rows), bool(parts)
-        size = next(size for size in self._sizes if size >= count and (size, prompts) not in self.wanted)
+        size = next(size for size in self._sizes if size >= count)
         turn = self._turns[0]
         self._turns = [*self._turns[1:], turn]
         turn.written.synchronize()
@@ -235,23 +229,18 @@ class FrameGraphs:
         packed = self._model.step(self._state, self._all[:size], self._who[:size], embedded)
         return _DeviceOutput(packed, embedded.x if embedded else packed[:0])
 
-    def _capture(self, only_largest: bool, progress: Progress) -> None:
+    def _capture(self, progress: Progress) -> None:
         """The graphs of the largest size come first: the others use their memory."""
         kinds = (True, False) if self._mixed else (False,)
-        self.wanted = [(size, prompts) for size in reversed(self._sizes) for prompts in kinds]
+        wanted = [(size, prompts) for size in reversed(self._sizes) for prompts in kinds]
         if self._prompts is not None:
-            self.wanted.append((0, True))
-        later = [kind for kind in self.wanted if only_largest and kind[0] not in (0, self._sizes[-1])]
-        self.wanted = [kind for kind in self.wanted if kind not in later]
-        total = len(self.wanted)
-        while self.wanted:
-            self.capture_next()
-            progress(total - len(self.wanted), total)
-        self.wanted = sorted(later)  # nodes begin with few requests
+            wanted.append((0, True))
+        for done, (size, prompts) in enumerate(wanted, 1):
+            self._capture_one(size, prompts=prompts)
+            progress(done, len(wanted))
 
-    def capture_next(self) -> None:
-        """Capture the first of `wanted`: 0.2 s, for which steps wait. Not while another thread captures."""
-        size, prompts = self.wanted[0]
+    def _capture_one(self, size: int, *, prompts: bool) -> None:
+        """Not while another thread captures."""
         # Nothing that rows have changes: this one has ended, and no entry of a prompt has a place in the cache.
         self._who.fill_(self._padding_row)
         if prompts and self._prompts is not None:
@@ -263,7 +252,6 @@ class FrameGraphs:
             written = self._by_kernels(size, prompts=prompts)
         graph.replay()  # the first one also copies the graph to the device, for which requests would wait
         self._graphs[size, prompts] = graph, written
-        del self.wanted[0]
 
 
 class PromptInputs:

@@ -7,7 +7,6 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from agent_tts.config.settings import Qwen3, Settings
 from agent_tts.engine.laps import Laps
-from agent_tts.engine.qwen3.compiling import Compilation, Steps, are_compiled
+from agent_tts.engine.qwen3.compiling import Compilation, Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs, batch_sizes, rows_of_state
 from agent_tts.engine.qwen3.memory import LIBRARIES, DeviceMemory, ModelNeeds
 from agent_tts.engine.qwen3.runner import ModelRunner
@@ -78,8 +77,6 @@ class Qwen3Model(ServedModel):
         )
         # What marks its sound, of any dtype and on any device until `load`. None without one. Set before `load`.
         self.watermark: Watermark | None = None
-        # What compiles the kernels of all sizes; None until `do_spare_work` begins it.
-        self._compilation: Compilation | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -125,8 +122,7 @@ class Qwen3Model(ServedModel):
     def load(self) -> None:
         """Read the weights while kernels are compiled, take the memory of the state, and capture the steps.
 
-        If kernels are to be compiled, those of the largest batch alone, which holds any rows, and those of clones, and
-        only its steps are captured: `do_spare_work` is for the others.
+        It returns when the kernels of all sizes are there: who is served never waits for a compilation or a capture.
         """
         laps = Laps()
         with ExitStack() as stack:
@@ -134,10 +130,7 @@ class Qwen3Model(ServedModel):
             use = Device.of(self.device).use
             reader = stack.enter_context(ThreadPoolExecutor(1, "qwen3 weights", use))
             reading = [reader.submit(part.load, self.device) for part in self._plans]
-            steps = self._steps()
-            if not (were_compiled := are_compiled(steps)):
-                steps = [replace(one, sizes=one.sizes[-1:], references=self.kind == "cloned") for one in steps]
-            compilation = stack.enter_context(closing(Compilation(steps)))
+            compilation = stack.enter_context(closing(Compilation(self._steps())))
             if self._fused:
                 prepare_kernels()
             for part in reading:
@@ -170,35 +163,15 @@ class Qwen3Model(ServedModel):
             state,
             captured=self._captured,
             sizes=self.sizes,
-            # What could not be compiled ahead is compiled now, not by a capture for which requests wait.
-            only_largest=compilation.compiled and not were_compiled,
             mixed=not self._one_size,
             progress=partial(self._tell, "captured"),
         )
-        laps.end(f"capture ({len(graphs.wanted)} graphs follow)" if graphs.wanted else "capture")
+        laps.end("capture")
         runner = ModelRunner(model, state, graphs, self.max_model_len, adapters)
         runner.warm_up(min(self.sizes[-1], WARM_UP_ROWS) if queues(self.device) else 1)
         self._runner = runner
         laps.end("warm-up")
         logger.info("{}: {}", self.name, laps)
-
-    @property
-    def has_spare_work(self) -> bool:
-        """Whether graphs are left to be captured, unless their kernels are being compiled or cannot be."""
-        wants = self._runner is not None and bool(self._runner.graphs.wanted)
-        return wants and (self._compilation is None or self._compilation.compiled)
-
-    def do_spare_work(self) -> None:
-        """See `Engine.do_spare_work`: begin to compile what the graphs left need, then capture one at a time."""
-        if self._compilation is None:
-            self._compilation = Compilation(self._steps())
-        else:
-            self.runner.graphs.capture_next()
-
-    def close(self) -> None:
-        """End what it does in the background. Idempotent."""
-        if self._compilation is not None:
-            self._compilation.close()
 
     def _steps(self) -> list[Steps]:
         """What to compile ahead; nothing without fused kernels."""

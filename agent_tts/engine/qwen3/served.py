@@ -116,13 +116,6 @@ class ServedModel:
         return ()
 
     @property
-    def has_spare_work(self) -> bool:
-        return False
-
-    def do_spare_work(self) -> None:
-        """See `Engine.do_spare_work`."""
-
-    @property
     def vector_size(self) -> int | None:
         """Values of a speaker vector; None unless it speaks cloned voices."""
         return self.config.speaker_encoder.enc_dim if self.config.speaker_encoder else None

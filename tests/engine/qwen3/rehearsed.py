@@ -40,10 +40,6 @@ def main() -> None:
     linear = [launch.arguments for launch in of_largest.values() if launch.kernel is codec.linear]
     found = {
         "layers": [of_both == every, rehearsed(both, layers=1).keys() == every],
-        "references": [
-            rehearsed(replace(largest, references=False)).keys() < of_largest.keys(),
-            rehearsed(replace(both, references=False)).keys() == of_both,
-        ],
         "steps without a ring": sorted({one["T"] for one in linear if one["ring"] is None}),
         "steps in a ring": sorted({one["T"] for one in linear if one["ring"] is not None}),
         "compiler": "torch._dynamo.config" in sys.modules,  # of torch

@@ -1,0 +1,64 @@
+"""What a first start has done before anyone is served: the kernels of all sizes, and a graph of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from agent_tts.bench.checkpoint import write
+from agent_tts.config.settings import Checkpoint, Qwen3
+from agent_tts.engine.qwen3 import model as module
+from agent_tts.engine.qwen3.compiling import Steps
+from agent_tts.engine.qwen3.graphs import FrameGraphs
+
+
+class Begun(Exception):
+    """Ends a load where its graphs are captured."""
+
+
+def test_all_graphs_are_captured_at_once_the_largest_first() -> None:
+    captured: list[object] = []
+    told: list[tuple[int, int]] = []
+    graphs: Any = SimpleNamespace(_sizes=(1, 4), _mixed=True, _prompts=object())
+    graphs._capture_one = lambda size, *, prompts: captured.append((size, prompts))
+    FrameGraphs._capture(graphs, lambda *progress: told.append(progress))
+    assert captured == [(4, True), (4, False), (1, True), (1, False), (0, True)]
+    assert told == [(done, 5) for done in range(1, 6)]
+
+
+def test_the_kernels_of_all_sizes_are_waited_for_before_the_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "tiny", size="tiny")
+    qwen3 = Qwen3(models=(Checkpoint(source=str(tmp_path / "tiny")),), max_model_len=64)
+    (model,) = module.open_models(qwen3, torch.device("cpu"), 2)
+    steps = Steps(
+        "", "bfloat16", "float16", 64, paged=False, sizes=(1, 8, 24), mixed=True, watermark=False, adapters=(0, 0),
+        fp8_weights=False, fp8_cache=False, architecture="sm_90",
+    )  # fmt: skip
+    waited_for: list[Steps] = []
+
+    class Compilation:
+        def __init__(self, steps: Sequence[Steps]) -> None:
+            self.steps = steps
+
+        def wait(self, progress: object) -> None:
+            waited_for.extend(self.steps)
+
+        def close(self) -> None:
+            pass
+
+    def capture(*_: object, **__: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr(model, "_steps", lambda: [steps])
+    monkeypatch.setattr(module, "Compilation", Compilation)
+    monkeypatch.setattr(module, "FrameGraphs", capture)
+    with pytest.raises(Begun):
+        model.load()
+    assert waited_for == [steps]
