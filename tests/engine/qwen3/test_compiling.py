@@ -24,7 +24,7 @@ from agent_tts.bench.checkpoint import SIZES, write_configuration
 from agent_tts.cli.compile import sources
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3 import compiling
-from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, begun_ahead
+from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, are_compiled, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer
 from tests.cli.process import invoke
 from tests.without import without
@@ -171,8 +171,8 @@ def test_other_steps_have_another_stamp(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     steps.stamp.write_text("all are compiled")
     others = children(os.getpid())
-    with closing(Compilation([steps])) as compilation:
-        assert compilation.compiled
+    with closing(Compilation([steps])):
+        assert are_compiled([steps])
     assert not begun(others)
     assert replace(steps, **change).stamp != steps.stamp  # type: ignore[arg-type]
 
@@ -244,9 +244,9 @@ def test_a_process_begun_ahead_gets_the_first_steps_and_ends_without_any(
         (process,) = begun(others)
         with closing(Compilation([steps])) as compilation:
             assert begun(others) == [process]
-            assert not compilation.compiled
+            assert not are_compiled([steps])
             assert compilation.wait(Heard()) is None
-            assert compilation.compiled
+            assert are_compiled([steps])
     assert len(stamps(tmp_path)) == 1
     with begun_ahead():
         assert not begun(others)
