@@ -22,6 +22,7 @@ import pytest
 import websockets
 from numpy.typing import NDArray
 from pipecat.frames.frames import InputAudioRawFrame
+from websockets.frames import Frame, Opcode
 
 from agent_tts.config.loading import data_folder
 from agent_tts.serve.access.fair_queue import FairQueue, Flow
@@ -286,6 +287,19 @@ async def test_audio_is_taken_little_faster_than_it_is_spoken(carrier: str) -> N
     for _ in range(100):
         await ear.deserialize(media(1.0))
     assert time.monotonic() - began > (100 - 5) / 1.25 - 1
+
+
+async def test_a_call_ends_when_the_carrier_has_left_whatever_it_has_sent_before() -> None:
+    """Its end lies behind audio that is taken little faster than it is spoken. Guards `_gone`."""
+    async with running_phone("http://127.0.0.1:9/v1") as agent:
+        async with telephoning(agent.url) as phone:
+            await until(lambda: agent.calls == 1)
+            message = Frame(Opcode.TEXT, media(1.0).encode()).serialize(mask=True)
+            phone._socket.transport.write(message * 60)
+            phone._socket.transport.close()  # it sends all of it
+            left_at = time.monotonic()
+            await until(lambda: agent.calls == 0, 60)
+    assert time.monotonic() - left_at < 10
 
 
 async def test_keys_are_taken_as_fast_as_they_are_pressed() -> None:

@@ -24,7 +24,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from agent_tts.client.moving import Target
 from agent_tts.errors import BadMessage, SettingsError
 from agent_tts.integrations.wyoming import server, wire
-from agent_tts.integrations.wyoming.server import WyomingServer, parse
+from agent_tts.integrations.wyoming.server import WyomingConnection, WyomingServer, parse
 from tests.examples import examples
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
@@ -171,6 +171,30 @@ async def test_events_of_one_client_are_taken_at_a_bounded_rate(node: RunningNod
             assert Info.is_type((await client.read_event() or Event("none")).type)
     took_s = asyncio.get_running_loop().time() - began
     assert took_s > (20 * count - server.EVENTS_BURST) / server.EVENTS_PER_S - 0.5
+
+
+async def test_a_client_that_has_left_is_not_read_to_its_end(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More events than it may send at once lie before its end. Guards `WyomingConnection.run`."""
+    count = 0
+    dispatch = WyomingConnection._dispatch
+
+    async def counted(client: WyomingConnection, event: wire.WyomingEvent) -> None:
+        nonlocal count
+        count += 1
+        await dispatch(client, event)
+
+    monkeypatch.setattr(WyomingConnection, "_dispatch", counted)
+    monkeypatch.setattr(server, "EVENTS_BURST", 20)
+    async with WyomingServer(Target(node.url, None)) as adapter:
+        host, port = parse(await adapter.listen("tcp://127.0.0.1:0"))
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(wire.write(wire.WyomingEvent("synthesize-chunk", {"text": "x"})) * 500)
+        await writer.drain()
+        writer.close()
+        await until(lambda: count > 0 and not adapter._clients)
+    assert 1 < count < 100
 
 
 def test_the_command_prints_its_address_and_exits_on_sigterm() -> None:
