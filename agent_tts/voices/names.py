@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 from agent_tts.errors import InvalidRequest
 
@@ -12,6 +13,7 @@ CLONE_PREFIX = "clone:"  # marks a name of the library
 MAX_PARTS = 8  # of a mix
 MAX_WEIGHT = 1_000
 MIN_WEIGHT = 1e-4  # of the whole mix
+COMPARED, COMPARED_CHARS = 16, 24  # names, and the beginning of each, with an unknown one: each takes up to 0.1 ms
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 # File names that are devices on Windows in every folder.
@@ -34,9 +36,11 @@ def checked_name(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, as the end of an error message; empty if none is near."""
-    near = difflib.get_close_matches(name[:64], list(known), n=1)
-    return f": did you mean {near[0]!r}?" if near else ""
+    """The nearest of the known names that begin alike, as the end of an error message; empty if none is near."""
+    alike = islice((each for each in known if each[:1] == name[:1]), COMPARED)
+    by_beginning = {each[:COMPARED_CHARS]: each for each in alike}
+    near = difflib.get_close_matches(name[:COMPARED_CHARS], by_beginning, n=1)
+    return f": did you mean {by_beginning[near[0]]!r}?" if near else ""
 
 
 def library_name(voice: str) -> str:
