@@ -153,7 +153,7 @@ class SharedSettings(Shape):
 
     output_modalities: list[Literal["text", "audio"]] = Field(["audio"], min_length=1, max_length=2)
     instructions: str = ""
-    tools: list[Tool] = Field([], max_length=128)
+    tools: list[Tool] = Field([], max_length=128, fail_fast=True)
     tool_choice: Literal["auto", "none", "required"] | dict[str, Any] = "auto"
     max_output_tokens: Annotated[int, Field(ge=1)] | Literal["inf"] = "inf"
     audio: AudioSettings = AudioSettings()
@@ -207,7 +207,7 @@ class NewItem(Shape):
     id: str | None = Field(None, min_length=1, max_length=64)
     type: Literal["message", "function_call", "function_call_output"]
     role: Literal["user", "assistant", "system"] | None = None
-    content: list[Content] = []
+    content: list[Content] = Field([], fail_fast=True)
     call_id: str | None = Field(None, max_length=64)
     name: str | None = Field(None, max_length=64)
     arguments: str | None = None
@@ -219,12 +219,15 @@ class ItemReference(Shape):
     id: str
 
 
+AnyItem = Annotated[NewItem | ItemReference, Field(discriminator="type")]
+
+
 class ResponseExtras(Shape):
     """The fields of `response.create` that a session has not."""
 
     conversation: Literal["auto", "none"] = "auto"
     metadata: dict[str, str] | None = None
-    input: list[Annotated[NewItem | ItemReference, Field(discriminator="type")]] | None = None
+    input: Annotated[list[AnyItem], Field(fail_fast=True)] | None = None
 
 
 class CreateItem(Shape):

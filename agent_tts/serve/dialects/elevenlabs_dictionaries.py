@@ -13,7 +13,7 @@ from starlette.responses import Response
 from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
-from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, RULES_BYTES, Dictionary, Rule
+from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, MAX_RULES, RULES_BYTES, Dictionary, Rule
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import (
     AUDIO,
@@ -55,7 +55,7 @@ class PhonemeRule(ToldRule):
 
 
 AnyRule = Annotated[AliasRule | PhonemeRule, Field(discriminator="type")]
-RuleList = Annotated[list[AnyRule], Field(fail_fast=True)]
+RuleList = Annotated[list[AnyRule], Field(fail_fast=True, max_length=MAX_RULES)]
 
 
 def _rule(told: AliasRule | PhonemeRule) -> Rule:

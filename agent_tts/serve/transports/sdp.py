@@ -175,9 +175,10 @@ def _audio(section: _Section, microphone: bool) -> list[str]:
         raise BadMessage("sdp: audio needs rtcp-mux")
     if section.direction not in ("sendrecv", "recvonly"):
         raise BadMessage("sdp: the client must receive audio (a=recvonly or a=sendrecv)")
+    offered = frozenset(formats.split())
     for value in section.attributes.get("rtpmap", []):
         opus = _OPUS.fullmatch(value)
-        if opus is not None and opus[1] in formats.split():
+        if opus is not None and opus[1] in offered:
             head = f"m=audio 9 UDP/TLS/RTP/SAVPF {opus[1]}"
             accepted = section.direction if microphone else "recvonly"
             return [head, f"a=rtpmap:{opus[1]} opus/48000/2", f"a={accepted}", "a=rtcp-mux"]
