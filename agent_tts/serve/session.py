@@ -28,6 +28,7 @@ from agent_tts.messages import Append, Cancel, End, Finished, Flush, Open
 from agent_tts.protocol import adapter
 from agent_tts.protocol.adapter import Command, Event, Failed
 from agent_tts.protocol.options import SessionConfig
+from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.node import Node
 from agent_tts.sound.provenance import declaration
 from agent_tts.speech.utterance import PCM, Listener, Utterance
@@ -131,7 +132,7 @@ class Session:
         self._due.append(_Line(deque([message]), has_waited=False))
         self._unread += _cost(message)
         if len(self._due) == 1:
-            self._obey_some()
+            self._obey_some(self._clock())
         if len(self._replies) > MAX_REPLIES:
             raise SlowConsumer("the client does not read the answers")
         if self._unread > MAX_BEHIND:
@@ -144,15 +145,17 @@ class Session:
 
     def go_on(self) -> None:
         """Read a slice of the text that waits, or obey some of what came after it or has waited for a context."""
+        began = self._clock()
         if self._rest is not None:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
                 self._read(utterance, text)
-        self._obey_some()
+        self._obey_some(began)
 
-    def _obey_some(self) -> None:
+    def _obey_some(self, began: float) -> None:
+        """Obey what follows, in what is left of a slice that began then: each text may take all of it."""
         for _ in range(FOLLOWING):
-            if self._rest is not None or not self._due:
+            if self._rest is not None or not self._due or self._clock() - began > SLICE_S:
                 break
             self._obey(self._due[0])
         if self._due:

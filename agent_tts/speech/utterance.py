@@ -161,7 +161,7 @@ class Utterance(AnyUtterance):
         lexicons = [each for each in resolved.lexicons if isinstance(each, Lexicon)]
         self._lexicon = LexiconReader(lexicons) if lexicons else None
         # What the writer has done since a lexicon of its voice is being read, which it waits for; None otherwise.
-        self._late = deque[Callable[[], None]]() if len(lexicons) < len(resolved.lexicons) else None
+        self._late = deque[partial[None]]() if len(lexicons) < len(resolved.lexicons) else None
         self._is_closed = False  # the engine was told that no text follows
         # Characters of text so far, or of what is said for it if that is longer, tags included; and unanswered flushes.
         self.chars = 0
@@ -293,15 +293,18 @@ class Utterance(AnyUtterance):
     def cut(self, played_ms: float | None = None) -> Cancelled[str]:
         """Stop; returns the text that was heard, after `played_ms` of audio (default: `played_ms()`), and the rest."""
         assert self._timeline is not None, "words are left out"
-        while self._late:  # its text belongs to the rest
-            self._late.popleft()()
+        waiting = "".join(act.args[0] for act in self._late or () if act.func == self._write)
         generated_ms = round(self.received * 1_000 / SAMPLE_RATE)
         played_ms = min(self.played_ms() if played_ms is None else played_ms, generated_ms)
         if self.finished is not None:
             self._timeline.finish(generated_ms, cut=self.finished.reason != "end" or self._timeline.is_unread)
-        texts = self._timeline.split(played_ms)
+        heard, unheard = self._timeline.split(played_ms)
         self.stop()
-        return Cancelled(self.context_id, round(played_ms), generated_ms, *texts)
+        if self._late is not None:
+            self._late.clear()
+            items = [waiting] if self._markup is None else [*self._markup.read(waiting), *self._markup.end()]
+            unheard += "".join(item for item in items if isinstance(item, str))
+        return Cancelled(self.context_id, round(played_ms), generated_ms, heard, unheard)
 
     def played_ms(self) -> float:
         """Milliseconds that the listener has heard, from its acknowledgement or from real time."""

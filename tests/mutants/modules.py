@@ -69,7 +69,8 @@ MODULES = {
                 "WordTimeline.hear: if not self._tells and self._pieces % READ_EVERY != 0:",
                 "WordTimeline._estimate: chars -= len(part) + 2",
                 "WordTimeline._estimate: break",
-                "LateTimeline._note: if len(self._notes) > MAX_NOTES:",
+                "LateTimeline._note: if len(self._notes) > MAX_NOTES or self._chars > NOTED_CHARS:",
+                "LateTimeline._note: if len(self._notes) >= MAX_NOTES or self._chars >= NOTED_CHARS:",
             ),
             "the mark after the last has no length": (
                 "WordTimeline._is_due: begins_ms = self._fit.span(len(self._fit))[1]",

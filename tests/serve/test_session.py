@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from agent_tts.options import SpeechOptions
 from agent_tts.protocol.adapter import Event
 from agent_tts.protocol.v1 import MAX_UNKNOWN, NativeAdapter
 from agent_tts.serve import session as session_module
+from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
 from agent_tts.serve.session import FOLLOWING, MAX_BEHIND, SLICE_CHARS, Session
@@ -739,9 +741,21 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
 
 async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, slices: list[int]) -> None:
     """A burst of messages may have come over WebRTC meanwhile."""
+    peer.session._clock = lambda: 0.0
     peer.session.receive([Append("a", LONG[: SLICE_CHARS + 1]), *[Append("b", "word ")] * 20])
     peer.session.go_on()
     assert slices == [SLICE_CHARS, 1] + [5] * FOLLOWING
     while peer.session.is_reading:
         peer.session.go_on()
     assert sum(slices) == SLICE_CHARS + 1 + 20 * 5
+
+
+async def test_texts_that_take_long_have_a_slice_together(peer: Peer, slices: list[int]) -> None:
+    """Each of them may be as long as what is read at once. Guards the clock of `Session._obey_some`."""
+    peer.session._clock = (SLICE_S * 0.4 * turn for turn in itertools.count()).__next__
+    peer.session.receive([Append("a", "word ")] * 20)
+    peer.session.go_on()
+    assert 0 < len(slices) < FOLLOWING // 2
+    while peer.session.is_reading:
+        peer.session.go_on()
+    assert sum(slices) == 20 * 5

@@ -27,6 +27,7 @@ from agent_tts.options import EngineOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import SETTLED_AT_ONCE, Listener, Told, Utterance, WordsMode
+from agent_tts.speech.words.timeline import WordTimeline
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon
 from tests.support import ended, present, typed
@@ -114,8 +115,19 @@ async def test_text_waits_for_the_lexicon_of_its_voice_in_its_order() -> None:
 
 def test_what_waits_for_a_lexicon_is_unheard_text() -> None:
     bench = Bench(lexicon=StoredLexicon("bob", 9, (0, 0)))
-    bench.utterance.write("One two.")
+    bench.utterance.write("One <break/>two.")
+    bench.utterance.flush("")
     assert bench.utterance.cut(0).unheard_text == "One two."
+
+
+def test_what_waits_for_a_lexicon_is_not_read_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of 20 000 characters may wait. Mutation: `cut` does what waits."""
+    bench = Bench(lexicon=StoredLexicon("bob", 9, (0, 0)))
+    for _ in range(80):
+        bench.utterance.write("a " * 128)
+    monkeypatch.setattr(WordTimeline, "append", None)
+    assert len(bench.utterance.cut(0).unheard_text) == 80 * 256
+    assert not bench.utterance.waits_for_lexicons or not bench.utterance._late
 
 
 @pytest.mark.parametrize("complete", ["flush", "end"])

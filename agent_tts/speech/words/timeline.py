@@ -40,8 +40,8 @@ _LAST_DIGIT = re.compile(r".*\d", re.DOTALL)
 # If words are not sent, text is read again after so many pieces of audio.
 READ_EVERY = 12
 
-# Calls that a `LateTimeline` keeps: of audio, ten seconds to a minute.
-MAX_NOTES = 128
+# Calls that a `LateTimeline` keeps, of audio ten seconds to a minute; and characters in them.
+MAX_NOTES, NOTED_CHARS = 128, 64
 
 MAX_VOICES = 16
 SLOWEST, FASTEST = 3.0, 0.33  # measured paces are clamped to these
@@ -415,8 +415,9 @@ class WordTimeline:
 class LateTimeline:
     """A timeline of estimates for a listener who gets no words: they are computed when `split` or `finish` asks.
 
-    Most utterances are never cut, and cost nothing. What has come meanwhile is noted, and taken in as it has come; at
-    the latest after `MAX_NOTES`, which takes about a millisecond.
+    Most utterances are never cut, and their audio costs nothing. What has come meanwhile is noted, and taken in as it
+    has come; at the latest after `MAX_NOTES` or `NOTED_CHARS`, which takes about a millisecond: a session may have all
+    its contexts cut at once.
     """
 
     place = 0  # where marks would be, of which the listener is not told
@@ -425,6 +426,7 @@ class LateTimeline:
     def __init__(self, timeline: WordTimeline) -> None:
         self._timeline = timeline
         self._notes: list[Callable[[], object]] = []
+        self._chars = 0  # in them
 
     def __getattr__(self, name: str) -> Callable[..., list[Word]]:
         """A method of the timeline that takes something in: its calls wait."""
@@ -438,7 +440,8 @@ class LateTimeline:
 
     def _note(self, call: Callable[..., object], *given: object) -> list[Word]:
         self._notes.append(partial(call, *given))
-        if len(self._notes) >= MAX_NOTES:
+        self._chars += sum(len(text) for text in given if isinstance(text, str))
+        if len(self._notes) >= MAX_NOTES or self._chars > NOTED_CHARS:
             self._taken_in()
         return []
 
@@ -446,6 +449,7 @@ class LateTimeline:
         for call in self._notes:
             call()
         self._notes.clear()
+        self._chars = 0
         return self._timeline
 
 

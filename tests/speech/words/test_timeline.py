@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
@@ -16,7 +16,7 @@ from agent_tts.messages import Word
 from agent_tts.speech.words import timeline as timeline_module
 from agent_tts.speech.words.fitting import Fit
 from agent_tts.speech.words.peaks import peaks
-from agent_tts.speech.words.timeline import MAX_NOTES, READ_CHARS, LateTimeline, WordTimeline
+from agent_tts.speech.words.timeline import MAX_NOTES, NOTED_CHARS, READ_CHARS, LateTimeline, WordTimeline
 from agent_tts.text.lengths import CLAUSE_PAUSE_MS, SENTENCE_PAUSE_MS
 from agent_tts.text.words import words
 from tests.examples import CUTS, examples, split
@@ -541,6 +541,23 @@ def test_a_late_timeline_computes_nothing_before_it_is_asked(monkeypatch: pytest
         late.complete()
     assert "".join(late.split(1_000)) == "One two three, four five."
     assert late.split(1_000)[0]
+
+
+def test_a_late_timeline_takes_a_long_text_in_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All contexts of a session may be cut at once. Mutation: notes of any length."""
+    read: list[int] = []
+
+    def noted(text: str) -> Iterator[tuple[int, str]]:
+        read.append(len(text))
+        return words(text)
+
+    monkeypatch.setattr(timeline_module, "words_in", noted)
+    late = LateTimeline(WordTimeline(aligned=False, tells=False))
+    for _ in range(80):
+        late.append("a " * 128)
+    read.clear()
+    late.split(0)
+    assert sum(read) <= NOTED_CHARS
 
 
 # ---------------------------------------------------------------- what it costs
