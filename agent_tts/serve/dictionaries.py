@@ -24,6 +24,7 @@ MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
 
 _CACHED = 64  # compiled lexicons in memory
+_LOADED = 8  # of one connection: texts that wait may each have others
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,19 +190,27 @@ class Dictionaries:
 
 
 class LoadedDictionaries:
-    """The dictionaries, as one connection uses them: a thread loads what its next message names."""
+    """The dictionaries, as one connection uses them: a thread loads what a message names, before it is obeyed."""
 
     def __init__(self, dictionaries: Dictionaries) -> None:
         self._dictionaries = dictionaries
-        # What was wanted last, and its lexicon.
-        self._loaded: tuple[Wanted, Lexicon] | None = None
+        # What was wanted last, and its lexicon or why there is none.
+        self._loaded: dict[tuple[tuple[str, str | None], ...], Lexicon | str] = {}
 
     def load(self, wanted: Wanted) -> None:
-        """Read and compile; for a thread. Raises `UnknownDictionary`."""
-        self._loaded = wanted, self._dictionaries.lexicon(wanted)
+        """Read and compile; for a thread."""
+        try:
+            found: Lexicon | str = self._dictionaries.lexicon(wanted)
+        except UnknownDictionary as error:
+            found = error.message
+        self._loaded.pop(tuple(wanted), None)
+        self._loaded[tuple(wanted)] = found
+        if len(self._loaded) > _LOADED:
+            del self._loaded[next(iter(self._loaded))]
 
     def lexicon(self, wanted: Wanted) -> Lexicon:
-        """See `Dictionaries.lexicon`; at once if it was loaded last."""
-        if self._loaded is not None and self._loaded[0] == wanted:
-            return self._loaded[1]
-        return self._dictionaries.lexicon(wanted)
+        """See `Dictionaries.lexicon`; of what was loaded, because it may be asked by the event loop."""
+        found = self._loaded.get(tuple(wanted), "name the pronunciation dictionaries again, with the text")
+        if isinstance(found, str):
+            raise UnknownDictionary(found)
+        return found

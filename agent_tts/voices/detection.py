@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -39,7 +40,7 @@ async def detect(clip: bytes, folder: Path | None, *, max_s: float) -> Detection
         SettingsError: the detector cannot be used.
         Internal: it failed or took too long.
     """
-    comment = has_mark(clip)
+    comment = await asyncio.to_thread(has_mark, clip)
     found = None if folder is None else await _watermark(clip, folder, max_s)
     is_marked = found is not None and found.share > MARKED
     return Detection(synthetic=comment or is_marked, comment=comment, watermark=found)

@@ -94,7 +94,7 @@ class Enrolment:
             Internal: encoding failed or took too long.
         """
         transcript = _text("ref_text", transcript or "", MAX_TRANSCRIPT_CHARS) or None
-        agreed = _consent(consent, consent_by, clip)
+        agreed = await asyncio.to_thread(_consent, consent, consent_by, clip)  # the digest of 10 MB takes milliseconds
         voice = _cloned(name, description, agreed, transcript)
         await asyncio.to_thread(self._library.check_room, name)
         self._require_checkpoint()

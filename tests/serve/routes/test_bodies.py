@@ -24,6 +24,7 @@ from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import Dictionaries, Version
 from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
+from agent_tts.voices import detection
 from tests.serve.dialects import livekit_run
 from tests.support import RunningNode, running_node, taken, until
 
@@ -47,6 +48,7 @@ def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[b
 @pytest.mark.node
 async def test_a_long_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     json_calls, form_calls = threads_of(monkeypatch, http, "check_body"), threads_of(monkeypatch, multipart, "parse")
+    looks = threads_of(monkeypatch, detection, "has_mark")
     async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
         for size in (10, PARSED_AT_ONCE + 1):
             answer = await client.post("/v1/audio/speech", json={"input": "Hi.", "unknown": "x" * size})
@@ -54,7 +56,10 @@ async def test_a_long_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch
             clip = {"audio_sample": b"\r\n--Y" * (size // 5)}
             answer = await client.post("/v1/audio/detect", data={"other": "1"}, files=clip)
             assert answer.status_code == 400
-    assert json_calls == form_calls == [True, False]
+        assert (await client.post("/v1/audio/detect", files=clip)).status_code == 200
+    assert json_calls == [True, False]
+    assert form_calls == [True, False, False]
+    assert looks == [False]
 
 
 @pytest.mark.node
@@ -105,6 +110,18 @@ async def _speak_on_sockets(node: RunningNode, dictionary_id: str, locators: lis
             first = {"context_id": "a", "text": "UN. ", "pronunciation_dictionary_locators": locators, "flush": True}
             await socket.send_str(json.dumps(first))
             assert (await socket.receive_json())["audio"]
+            # A context begins after another has named others; and the field's name is written otherwise.
+            await socket.send_json(first | {"context_id": "b", "text": " ", "flush": False})
+            others = {"pronunciation_dictionary_locators": 2 * locators}
+            await socket.send_json(first | others | {"context_id": "c"})
+            await socket.send_json({"context_id": "b", "text": "UN. ", "flush": True})
+            named = json.dumps(first | {"context_id": "d", "pronunciation_dictionary_locators": 3 * locators})
+            await socket.send_str(named.replace("locators", "locator\\u0073"))
+            told: dict[str, str | None] = {}
+            while {"b", "c", "d"} - told.keys():
+                answer = await socket.receive_json()
+                told.setdefault(answer["contextId"], answer.get("error"))
+            assert told | {"a": None} == {"a": None, "b": None, "c": None, "d": "unknown_dictionary"}
 
 
 @pytest.mark.node

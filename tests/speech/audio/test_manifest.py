@@ -22,7 +22,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.ledger import MAX_WHOLE_FILES
 from agent_tts.serve.routes import signing, speech_response
-from agent_tts.sound.provenance import DIGITAL_SOURCE, has_mark
+from agent_tts.sound.provenance import DIGITAL_SOURCE, MARK, has_mark
 from agent_tts.speech.audio.files import CONTENT_TYPES
 from agent_tts.speech.audio.manifest import SIGNABLE, signer_of
 from tests.certificates import make_certificate, make_signer
@@ -116,3 +116,11 @@ async def test_signing_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(signing, "SIGN_S", 0.001)
         refused = await http.post("/v1/audio/speech", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (500, "internal")
+
+
+def test_the_mark_is_found_wherever_it_is() -> None:
+    """Also across the pieces of a file that are looked at at once."""
+    for encoding in ("ascii", "utf-16-le", "utf-16-be"):
+        for start in (0, 65_530, 2 * 65_536 - 1):
+            assert has_mark(bytes(start) + MARK.encode(encoding) + b"end")
+    assert not has_mark(bytes(200_000) + MARK[:-1].encode())
