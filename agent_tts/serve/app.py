@@ -32,7 +32,7 @@ from agent_tts.config.loading import data_folder
 from agent_tts.config.settings import Settings
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
 from agent_tts.ipc.front_messages import ClosePeer, FrontPage
-from agent_tts.serve.access.fair_queue import Flow
+from agent_tts.serve.access.fair_queue import STRANGERS, Flow
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import SupervisorClient
@@ -54,7 +54,6 @@ from agent_tts.voices.library import VoiceLibrary
 LAG_PROBE_S = 0.5
 STORE_POLL_S = 1.0  # between two looks for what other nodes have changed in the store of voices
 REQUEST_S = 0.0005  # what a request counts; most take less
-STRANGERS = "strangers"  # name of the flow of requests that show no key
 NO_REALTIME = "a node has realtime sessions where it is started by `agent-tts agent`"
 MAX_PAGE_PATH = 200  # characters; the system looks up each part of a path
 

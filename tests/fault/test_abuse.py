@@ -50,6 +50,7 @@ HTTP: dict[str, tuple[bytes, set[bytes]]] = {
     "a length of 40 digits": (SPEECH + CLOSE + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", {b"400"}),
     "a length beyond the limit": (SPEECH + length(BODY, 6 * MIB), {b"413"}),
     "a chunk without end": (SPEECH + CLOSE + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", {b"400"}),
+    "chunks of a byte": (SPEECH + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n{\r\n" * 2_000, {b"400"}),
     "less than the length": (SPEECH + length(BODY, len(BODY) + 10), {b"408"}),
     "more than the length": (SPEECH + CLOSE + length(BODY) + b"x" * 5_000, {b"200"}),
     "an unknown expectation": (SPEECH + CLOSE + b"Expect: money\r\n" + length(BODY), {b"200"}),

@@ -59,7 +59,7 @@ class RealtimeEndpoint:
             async with self._calls.admitted("realtime", client) as owner:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
-                line = WebSocketLine(self._node, websocket, send)
+                line = WebSocketLine(self._node, websocket, send, client)
                 session = RealtimeSession(
                     self._node, line, client, start, self._calls.deaf, self._detectors, beta=beta and start.responds
                 )

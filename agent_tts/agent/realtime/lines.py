@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket
 
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer
+from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
@@ -41,11 +42,12 @@ MESSAGES_PER_S, MESSAGES_BURST = 250, 1_000
 class WebSocketLine:
     """A client on a WebSocket that was accepted."""
 
-    def __init__(self, node: Node, websocket: WebSocket, send: Send) -> None:
+    def __init__(self, node: Node, websocket: WebSocket, send: Send, client: Client) -> None:
         self._websocket = websocket
         self._write_s = node.settings.timeouts.write_s
         self._writer = Writer(websocket.scope, send, node.settings.timeouts)
         self._connection: WebSocketProtocol = websocket.scope["extensions"][CONNECTION]
+        self._connection.turns = Flow(node.fair_queue.share(client.key_id))
         self._connection.take_messages_of(max(MAX_AUDIO_MESSAGE, node.settings.limits.message_bytes))
         self._clock = asyncio.get_running_loop().time
         self._allowed = TokenBucket(MESSAGES_PER_S, MESSAGES_BURST, self._clock())

@@ -8,6 +8,8 @@ import itertools
 import time
 from collections.abc import Callable
 
+STRANGERS = "strangers"  # name of the share of all that shows no key
+
 # One slice of work, and all slices of one pass of the event loop, in seconds. What cannot be divided takes longer.
 SLICE_S = 0.001
 CREDIT_S = 0.01  # head start of those that have used less of the loop than others

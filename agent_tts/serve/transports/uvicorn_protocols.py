@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
+import time
 import weakref
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from websockets.protocol import Protocol, State
 from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
 from agent_tts.protocol.validation import MAX_FIELDS
+from agent_tts.serve.access.fair_queue import SLICE_S, STRANGERS, Flow
 from agent_tts.serve.connections import CONNECTION, ConnectionTable, Standing
 from agent_tts.serve.fronts import connections
 from agent_tts.serve.token_bucket import TokenBucket
@@ -44,14 +46,16 @@ LISTS = frozenset(
     b"forwarded x-forwarded-for x-forwarded-host".split()
 )
 MAX_PIPELINED = 16  # requests of one connection that wait for an earlier one
+# Parts of a body: each costs as much as some hundred bytes, and a chunk may have one.
+MAX_SHORT_PARTS, PART_BYTES = 1_000, 256
 SPARE_CONNECTIONS = 512  # for pages, metrics and newcomers, beyond `limits.connections`
 
 # Bytes that a parser gets at once; limits are checked between slices.
 HTTP_SLICE = 8_192
 WEBSOCKET_SLICE = 1_024
 
-# Pings, pongs and continuation frames of one connection: each costs as much as a message. The burst is a message of
-# 64 kB in fragments of a few words.
+# Pings, pongs, continuation frames and messages after the close of one connection: each costs as much as a message. The
+# burst is a message of 64 kB in fragments of a few words.
 IDLE_FRAMES_PER_S = 200
 IDLE_FRAMES_BURST = 1_000
 MAX_FRAGMENTS = 1_000
@@ -135,6 +139,8 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     # Bytes of the request's headers and trailers so far.
     _header_bytes = 0
     _list_bytes = 0  # of `LISTS`
+    # Parts of its body so far, and their bytes.
+    _parts = _part_bytes = 0
     _hosts = 0  # headers of this name
     # What the parser has got last.
     _piece = b""
@@ -193,7 +199,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         super().on_message_begin()
         if self.cycle is None or self.cycle.response_complete:
             self._leave_to_kernel()
-        self._header_bytes = self._list_bytes = self._hosts = 0
+        self._header_bytes = self._list_bytes = self._hosts = self._parts = self._part_bytes = 0
         self.scope["extensions"] = {CONNECTION: weakref.proxy(self)}
 
     def on_url(self, url: bytes) -> None:
@@ -237,6 +243,10 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        self._parts += 1
+        self._part_bytes += len(body)
+        if self._parts > MAX_SHORT_PARTS + self._part_bytes // PART_BYTES:
+            raise ValueError("the chunks of the body are too short")
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -286,8 +296,11 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._idle_frames = TokenBucket(IDLE_FRAMES_PER_S, IDLE_FRAMES_BURST, self.loop.time())
-        # Bytes after a message that the endpoint has not taken yet. Reading is paused meanwhile.
+        # Bytes after a message that the endpoint has not taken yet, or that wait for the loop. Reading is paused
+        # meanwhile. In which they wait, among all strangers until the endpoint knows the client; and whether they do.
         self._unparsed = b""
+        self.turns = Flow(self.config.fair_queue.share(STRANGERS))
+        self._is_in_line = False
         # Whether the client has to answer pings: now, and when the last was sent. Some clients read only while they
         # wait for speech, and answer none in between; a machine that is gone is still found.
         self.demands_pongs: Callable[[], bool] = lambda: True
@@ -311,11 +324,26 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
         return message
 
     def _parse(self) -> None:
-        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice."""
+        """Parse until a message waits for the endpoint: the queue holds at most the messages of one slice.
+
+        After `SLICE_S` others have their turn: what begins no message, and what follows a close, may be much.
+        """
+        until = time.monotonic() + SLICE_S
         # After the close frame the endpoint takes no messages, and uvicorn drops them.
         while self._unparsed and (self.close_sent or self.queue.empty()) and not self.transport.is_closing():
+            if self._is_in_line:
+                self.transport.pause_reading()
+                self.turns.call(self._go_on)
+                return
             piece, self._unparsed = self._unparsed[:WEBSOCKET_SLICE], self._unparsed[WEBSOCKET_SLICE:]
             super().data_received(piece)
+            self._is_in_line = self.handshake_initiated and time.monotonic() > until
+
+    def _go_on(self) -> None:
+        self._is_in_line = False
+        if not (self.read_paused or self.transport.is_closing()):
+            self.transport.resume_reading()
+        self._parse()
 
     def handle_ping(self) -> None:
         if self._may_send_idle_frame():
@@ -354,7 +382,9 @@ class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def send_receive_event_to_app(self) -> None:
-        if self.curr_msg_data_type == "text" and not self.close_sent:
+        if self.close_sent:
+            self._may_send_idle_frame()
+        elif self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:  # uvicorn would log a traceback
@@ -416,8 +446,8 @@ _NAMES: dict[type, str] = {
     RequestResponseCycle: "chunked_encoding expected_content_length response_complete send",
     WebSocketsSansIOProtocol: "close_sent conn connection_lost curr_msg_data_type data_received disconnected frames "
     "handle_cont handle_parser_exception handle_ping handle_pong handshake_complete handshake_initiated "
-    "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue receive run_asgi schedule_ping send "
-    "send_keepalive_ping send_receive_event_to_app transport writable",
+    "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue read_paused receive run_asgi "
+    "schedule_ping send send_keepalive_ping send_receive_event_to_app transport writable",
 }
 
 
@@ -449,6 +479,7 @@ class NodeConfig(uvicorn.Config):
             server_header=False,
         )
         self.settings = settings
+        self.fair_queue = app.state.node.fair_queue
         self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(connections(settings) + SPARE_CONNECTIONS)
         # File descriptors that may be open, and those of them that are no connection's, as of the last count.
         self._room_for_files = open_files.room()

@@ -166,7 +166,7 @@ class Connection:
         self._session = Session(node, dialect.name, owner=owner)
         # One is for reading and one for writing.
         share = node.fair_queue.share(client.key_id)
-        self._reader, self._encoder = Flow(share), Flow(share)
+        self._reader, self._encoder, self._connection.turns = Flow(share), Flow(share), Flow(share)
         if dialect is not NATIVE:  # native clients must always answer pings
             session = self._session
             self._connection.demands_pongs = lambda: session.is_speaking  # not of this object, which holds the protocol

@@ -248,6 +248,7 @@ WEBSOCKET_FLOODS = {
     "pings": (b"", frame(PING, b"p" * 125) * 500),
     "pongs": (b"", frame(PONG) * 5_000),
     "empty continuations": (frame(TEXT_FRAME, fin=False), frame(CONTINUATION, fin=False) * 5_000),
+    "messages after the close": (frame(TEXT_FRAME, b'{"type":"session.close"}'), frame(TEXT_FRAME, b"x") * 10_000),
 }
 
 

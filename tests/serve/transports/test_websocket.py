@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.routing import WebSocketRoute
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
@@ -19,7 +20,7 @@ from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.protocol.adapter import Command, Drop, Event, ProtocolAdapter
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.session import Session
-from agent_tts.serve.transports import websocket
+from agent_tts.serve.transports import uvicorn_protocols, websocket
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
@@ -134,6 +135,28 @@ async def left(url: str, message: dict[str, object], times: int, resets: bool = 
         if resets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.socket.transport.close()  # it sends all of it
+
+
+async def test_frames_that_hold_no_message_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do in between. Guards `WebSocketProtocol._parse`."""
+    monkeypatch.setattr(uvicorn_protocols, "SLICE_S", 0.0)
+    at: list[int] = []
+    passed = 0
+    parse = WebSocketsSansIOProtocol.data_received
+
+    def noted(protocol: WebSocketsSansIOProtocol, data: bytes) -> None:
+        at.append(passed)
+        parse(protocol, data)
+
+    async with running_node() as node, wire(node.ws_url) as peer:
+        monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", noted)
+        peer.socket.transport.write(Frame(Opcode.PING, b"x" * 100).serialize(mask=True) * 200)
+        while len(at) < 20:
+            await asyncio.sleep(0)
+            passed += 1
+        await peer.say("t", "still here")
+        assert (await peer.until("context.done"))["reason"] == "end"
+    assert len(set(at)) > 3
 
 
 async def test_session_close_closes_with_1000(node: RunningNode) -> None:
