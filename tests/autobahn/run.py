@@ -15,10 +15,12 @@ from contextlib import closing
 from pathlib import Path
 
 import uvicorn
+from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from agent_tts.bench.report import table
 from agent_tts.config.settings import Settings
+from agent_tts.serve.app import create_app
 from agent_tts.serve.processes.listener import listen
 from agent_tts.serve.transports.uvicorn_protocols import MAX_FRAGMENTS, NodeConfig
 
@@ -45,9 +47,7 @@ run()
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application that the suite expects."""
-    if scope["type"] != "websocket":
-        raise NotImplementedError(scope["type"])  # of the lifespan: uvicorn then goes without it
+    """What the suite expects of every path."""
     await receive()
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] != "websocket.disconnect":
@@ -71,7 +71,9 @@ async def _talk(python2: str) -> None:
     """Run the suite against an echo server."""
     settings = Settings.model_validate({"engine": "tone", "port": 0, "limits": {"message_bytes": MESSAGE_BYTES}})
     with closing(listen(settings)) as listener:
-        config = NodeConfig(echo, settings)  # type: ignore[arg-type]
+        app = create_app(settings)
+        app.router.routes.insert(0, Mount("/", echo))
+        config = NodeConfig(app, settings)
         config.lifespan = "off"
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]), name="echo server")
