@@ -21,6 +21,7 @@ from agent_tts.protocol.v1 import SUBPROTOCOL
 from tests.attack.harness import Broken, Target, attack
 
 SLOTS = {"slots": 96}
+NATIVE_PATH = "/v1/tts/stream"
 ENCODERS_MIB = 160.0  # of 64 contexts; the allocator keeps what they have freed
 SESSIONS = 4  # of one key
 CONTEXTS = 16  # of one session
@@ -77,11 +78,12 @@ async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader,
 
 
 @asynccontextmanager
-async def opened(target: Target, path: str = "/v1/tts/stream", key: str | None = None) -> AsyncIterator[Socket]:
+async def opened(target: Target, path: str = NATIVE_PATH, key: str | None = None) -> AsyncIterator[Socket]:
     """A WebSocket with the attacker's key, greeted."""
     async with connected(target) as (reader, writer), asyncio.timeout(target.scaled(300, 60)):
         uri = parse_uri(f"ws://127.0.0.1:{target.port}{path}")
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=None)
+        offered = [Subprotocol(SUBPROTOCOL)] if path == NATIVE_PATH else None  # others speak none of this name
+        protocol = ClientProtocol(uri, subprotocols=offered, max_size=None)
         hello = protocol.connect()
         hello.headers["Authorization"] = f"Bearer {key or target.key}"
         protocol.send_request(hello)
