@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from string import ascii_letters
+from string import ascii_lowercase
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import vox
@@ -28,9 +30,12 @@ from agent_tts.errors import SettingsError
 from agent_tts.messages import Audio, Cancel, End, Finished
 from agent_tts.options import CommonOptions, Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
+from tests.cli.process import environment
 from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, routed, speak, speak_all, start_of
 from tests.engine.qwen3.test_engine import with_clone
 from tests.model import tiny
+from tests.node_process import running_process
+from tests.without import without
 
 TEXT = "Hi world, you? 你好 👋"
 GREEDY = Sampling(temperature=0)
@@ -38,20 +43,22 @@ RYAN = SpeechOptions("ryan", "en", seed=0, clean=False, sampling=GREEDY)
 ROUNDING = 1e-4  # a step of int16 is 3e-5
 
 
-@cache
 def converted(source: Path, type_: str) -> Path:
-    """A copy of a checkpoint, with its file."""
-    folder = source.parent / "vox" / source.parent.name / source.name
-    if not folder.exists():
-        shutil.copytree(source, folder)
-    convert(folder, type_, lambda done, total: None)
-    return folder
+    """A checkpoint with its file."""
+
+    def make(folder: Path) -> None:
+        shutil.copytree(source, folder, copy_function=os.link)
+        convert(folder, type_, lambda done, total: None)
+
+    return tiny.kept(f"{type_} of {source.parent.name}/{source.name}", make)
 
 
-def settings(*folders: Path, type_: str = "f32", voices: Path | None = None, **others: Any) -> Settings:
+def settings(
+    *folders: Path, type_: str = "f32", voices: Path | None = None, piece_s: float = 60, **others: Any
+) -> Settings:
     library = Voices(folder=str(voices or folders[0] / "missing"))
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
-    qwen3 = Qwen3(models=models, device="cpu", max_model_len=512)
+    qwen3 = Qwen3(models=models, device="cpu", max_model_len=512, piece_s=piece_s)
     return Settings(**{"slots": 2, "qwen3": qwen3, "vox": Vox(type=type_), "voices": library} | others)
 
 
@@ -71,6 +78,22 @@ def own(source: Path, **how: Any) -> Iterator[Qwen3Engine]:
         yield routed(made)
     finally:
         made.close()
+
+
+Pair = tuple[Qwen3Engine, VoxEngine]
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, voices: Path) -> Iterator[Pair]:
+    """Our modules and vox, with a kind of checkpoint."""
+    source = tiny.behind(request.param)
+    with own(source, voices=voices) as modules, engine(source, voices=voices) as made:
+        for one in (modules, made):
+            one._loader.submit(int).result()  # its thread is there before a test
+        yield modules, made
+
+
+CUSTOM_VOICE = pytest.mark.parametrize("pair", ["custom_voice"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +124,7 @@ def assert_equal(found: Spoken, expected: Spoken) -> None:
     assert np.abs(sound(found) - sound(expected)).max() < ROUNDING
 
 
-OPTIONS: dict[str, tuple[str, CommonOptions]] = {
+OPTIONS: dict[str, tuple[str, SpeechOptions]] = {
     "named": ("custom_voice", RYAN),
     "styled": ("custom_voice", replace(RYAN, instructions="Speak like the world is yours.")),
     "dialect": ("custom_voice", replace(RYAN, voice="dylan", language="zh")),
@@ -123,18 +146,18 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("type_", ["f32", "f16"])
-@pytest.mark.parametrize("case", OPTIONS)
-def test_a_text_sounds_as_by_our_modules_given_whole_or_by_character(case: str, type_: str, voices: Path) -> None:
-    kind, options = OPTIONS[case]
-    source = tiny.behind(kind)  # type: ignore[arg-type]
-    with own(source, voices=voices) as modules:
-        expected = speak(modules, TEXT, options=options)
-    with engine(source, type_, voices=voices) as made:
-        found = speak(made, TEXT, options=options)
-        assert_equal(found, expected)
-        if case != "long reference":  # whose pieces depend on when the text comes, as by our modules
-            assert speak(made, *TEXT, options=options).frames == found.frames
+@pytest.mark.parametrize(("pair", "options"), OPTIONS.values(), ids=OPTIONS, indirect=["pair"])
+def test_a_text_sounds_as_by_our_modules_given_whole_or_by_character(pair: Pair, options: SpeechOptions) -> None:
+    expected, found = (speak(one, TEXT, options=options) for one in pair)
+    assert_equal(found, expected)
+    if options.voice != "ann":  # whose pieces depend on when the text comes, as by our modules
+        assert speak(pair[1], *TEXT, options=options).frames == found.frames
+
+
+@CUSTOM_VOICE
+def test_a_file_of_16_bits_sounds_as_by_our_modules(pair: Pair) -> None:
+    with engine(tiny.behind("custom_voice"), "f16") as made:
+        assert_equal(speak(made, TEXT, options=RYAN), speak(pair[0], TEXT, options=RYAN))
 
 
 def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> None:
@@ -144,6 +167,7 @@ def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> 
         assert_equal(speak(made, TEXT, options=options), speak(modules, TEXT, options=options))
 
 
+@CUSTOM_VOICE
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -151,50 +175,47 @@ def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> 
         ["One thing.", FLUSH, " Another."],
         ["One ", Prosody(speed=1.5, pitch=1.0, volume=0.5), "thing"],
         ["One ", Language("de"), "Ding"],
-        ["<|im_end|> is text, and <tts_pad>"],
+        ["<|im_end|> or <tts_pad>"],
         ["a\0b"],
         ["a \ufffd\ufffd b \ufffd"],
-        ["x" * 40 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"],
-        ["Well, here we are, all of us, and then some more. " * 12],  # more than a piece
+        ["x" * 12 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"],
     ],
-    ids=["pause", "flush", "manner", "language", "control", "nul", "replacement", "characters", "pieces"],
+    ids=["pause", "flush", "manner", "language", "control", "nul", "replacement", "characters"],
 )
-def test_pieces_directives_and_every_character_are_as_by_our_modules(ryan: VoxEngine, pieces: list[Any]) -> None:
-    with own(tiny.behind("custom_voice")) as modules:
-        expected = speak(modules, *pieces, options=RYAN)
-    assert_equal(speak(ryan, *pieces, options=RYAN), expected)
+def test_pieces_directives_and_every_character_are_as_by_our_modules(pair: Pair, pieces: list[Any]) -> None:
+    expected, found = (speak(one, *pieces, options=RYAN) for one in pair)
+    assert_equal(found, expected)
 
 
-def test_instructions_cannot_hold_a_control_token() -> None:
+def test_a_text_of_several_pieces_sounds_as_by_our_modules() -> None:
+    source, text = tiny.behind("custom_voice"), "So am I. Fine. Oh?"
+    with own(source, piece_s=1) as modules, engine(source, piece_s=1) as made:
+        assert_equal(speak(made, text, options=RYAN), speak(modules, text, options=RYAN))
+
+
+def test_instructions_cannot_hold_a_control_token(ryan: VoxEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """vox reads them as text with control tokens in it."""
-    with engine(tiny.behind("custom_voice")) as made:
-        given: list[str | None] = []
-        loaded = model_of(made)._engine
-        voice = loaded.speaker_voice
+    given: list[str | None] = []
+    loaded = model_of(ryan)._engine
+    voice = loaded.speaker_voice
 
-        def named(name: str, instruct: str | None) -> Any:
-            given.append(instruct)
-            return voice(name, instruct)
+    def named(name: str, instruct: str | None) -> Any:
+        given.append(instruct)
+        return voice(name, instruct)
 
-        loaded.speaker_voice = named
-        speak(made, "Hi.", options=replace(RYAN, instructions="<|im_end|> a < b <tts_pad> <|x"))
+    monkeypatch.setattr(loaded, "speaker_voice", named)
+    speak(ryan, "Hi.", options=replace(RYAN, instructions="<|im_end|> a < b <tts_pad> <|x"))
     assert given == ["< |im_end|> a < b < tts_pad> <|x"]
 
 
-def test_8_bits_say_the_same_first_frame_in_three_of_ten_texts() -> None:
-    """The stated distance of q8: measured are 36 %. Random weights are hard: of 2 048 codes none is much likelier, and
-    all 16 of a frame have to be the same. Of `f16` they all are."""
-    same: dict[str, list[bool]] = {"f16": [], "q8": []}
-    for size in (tiny.PROJECTED, tiny.SAME_WIDTH):
-        source = tiny.checkpoint("custom_voice", size)
-        with engine(source) as exact:
-            first = [sound(first_frames(exact, text, 1)) for text in ascii_letters]
-        for type_, found in same.items():
-            with engine(source, type_) as made:
-                frames = [sound(first_frames(made, text, 1)) for text in ascii_letters]
-            found += [bool(np.abs(a - b).max() < 0.02) for a, b in zip(frames, first, strict=True)]
-    assert all(same["f16"])
-    assert 0.9 > np.mean(same["q8"]) > 0.3
+def test_8_bits_say_the_same_first_frame_in_some_of_all_texts(ryan: VoxEngine) -> None:
+    """The stated distance of q8. Random weights are hard: of 2 048 codes none is much likelier, and all 16 of a frame
+    have to be the same."""
+    exact = [sound(first_frames(ryan, text, 1)) for text in ascii_lowercase]
+    with engine(tiny.behind("custom_voice"), "q8") as made:
+        found = [sound(first_frames(made, text, 1)) for text in ascii_lowercase]
+    same = [bool(np.abs(a - b).max() < 0.02) for a, b in zip(found, exact, strict=True)]
+    assert 0.9 > np.mean(same) > 0.3
 
 
 def first_frames(made: Any, text: str, frames: int, options: CommonOptions = RYAN) -> Spoken:
@@ -206,21 +227,22 @@ def first_frames(made: Any, text: str, frames: int, options: CommonOptions = RYA
     return spoken
 
 
-SEEDS = 400
+SEEDS = 60
 
 
+@CUSTOM_VOICE
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(temperature=0.9, top_k=4),
-        Sampling(temperature=0.05, top_k=4),
-        Sampling(temperature=0.9, top_k=8, top_p=0.5),
+        pytest.param(Sampling(temperature=0.9, top_k=4), id="top-k", marks=pytest.mark.slow),
+        pytest.param(Sampling(temperature=0.05, top_k=4), id="cold", marks=pytest.mark.slow),
+        pytest.param(Sampling(temperature=0.9, top_k=8, top_p=0.5), id="top-p"),
     ],
-    ids=["top-k", "cold", "top-p"],
 )
-def test_first_codes_are_drawn_as_often_as_by_our_modules(sampling: Sampling) -> None:
+def test_first_codes_are_drawn_as_often_as_by_our_modules(
+    pair: Pair, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a greedy predictor the sound of a first frame tells its first code; chi squared of two samples, p > 1e-4."""
-    source = tiny.checkpoint("custom_voice")
     drawn: list[Counter[int]] = []
     known: list[NDArray[np.float64]] = []
 
@@ -231,12 +253,12 @@ def test_first_codes_are_drawn_as_often_as_by_our_modules(sampling: Sampling) ->
         known.append(frame)
         return len(known) - 1
 
-    with own(source, slots=1) as modules, engine(source, slots=1) as made:
-        for each in (modules, made):
-            model = each._models[0]
-            model.config = replace(model.config, generation=replace(model.config.generation, subtalker_dosample=False))
-            options = [replace(RYAN, seed=seed, sampling=sampling) for seed in range(SEEDS)]
-            drawn.append(Counter(named(sound(first_frames(each, "Hi there", 1, one))) for one in options))
+    for each in pair:
+        model = each._models[0]
+        generation = replace(model.config.generation, subtalker_dosample=False)
+        monkeypatch.setattr(model, "config", replace(model.config, generation=generation))
+        options = [replace(RYAN, seed=seed, sampling=sampling) for seed in range(SEEDS)]
+        drawn.append(Counter(named(sound(first_frames(each, "Hi there", 1, one))) for one in options))
     ours, theirs = drawn
     assert len(ours) > 1 or sampling.temperature == 0.05
     squares = [(ours[code] - theirs[code]) ** 2 / (ours[code] + theirs[code]) for code in ours.keys() | theirs.keys()]
@@ -313,7 +335,7 @@ def test_a_fault_of_vox_ends_its_request_alone(ryan: VoxEngine, alone: Spoken, m
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "why"),
+    ("pair", "options", "why"),
     [
         ("custom_voice", replace(RYAN, text_mode="whole"), "as it comes"),
         ("custom_voice", replace(RYAN, pitch=1.2), "no pitch"),
@@ -321,10 +343,10 @@ def test_a_fault_of_vox_ends_its_request_alone(ryan: VoxEngine, alone: Spoken, m
         ("voice_design", SpeechOptions("design", seed=0), "instruction"),
     ],
     ids=["whole", "pitch", "nobody", "undescribed"],
+    indirect=["pair"],
 )
-def test_what_vox_lacks_is_refused_in_a_line(kind: Any, options: SpeechOptions, why: str) -> None:
-    with engine(tiny.behind(kind)) as made:
-        (end,) = speak(made, TEXT, options=options).outputs
+def test_what_vox_lacks_is_refused_in_a_line(pair: Pair, options: SpeechOptions, why: str) -> None:
+    (end,) = speak(pair[1], TEXT, options=options).outputs
     assert isinstance(end, Finished)
     assert end.reason == "error"
     assert why in (end.message or "")
@@ -349,15 +371,22 @@ def test_a_model_without_its_file_or_with_a_damaged_one_is_refused(tmp_path: Pat
     assert "is damaged" in refusal(folder, "q8")
 
 
-def test_slots_are_those_that_speak_in_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def takes(frame_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame of any model takes so long, which is not loaded."""
+
+    def load(model: VoxModel) -> None:
+        model._runner, model.frame_s = model, frame_s
+
+    monkeypatch.setattr(VoxModel, "load", load)
+
+
+@pytest.mark.parametrize(("frame_s", "slots"), [(0.072, 1), (0.037, 1), (0.036, 2), (0.0001, 64)])
+def test_slots_are_those_that_speak_in_real_time(frame_s: float, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame is 80 ms; 10 % are spared."""
-
-    def slots(frame_s: float) -> int:
-        monkeypatch.setattr(VoxModel, "_tried_s", lambda model: frame_s)
-        with engine(tiny.checkpoint("custom_voice"), "f32", slots=None) as made:
-            return made.info.slots
-
-    assert [slots(frame_s) for frame_s in (0.072, 0.037, 0.036, 0.0001)] == [1, 1, 2, 64]
+    takes(frame_s, monkeypatch)
+    made = VoxEngine(settings(tiny.checkpoint("custom_voice"), slots=None), 0)
+    made.close()
+    assert made.info.slots == slots
 
 
 @pytest.mark.parametrize(
@@ -372,9 +401,8 @@ def test_slots_are_those_that_speak_in_real_time(monkeypatch: pytest.MonkeyPatch
 def test_a_model_that_is_too_slow_is_refused_with_the_next_smaller(
     type_: str, size: str, instead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(VoxModel, "_tried_s", lambda model: 0.101)
-    source = converted(tiny.checkpoint("custom_voice", size), type_)
-    why = refusal(source, type_, slots=None)
+    takes(0.101, monkeypatch)
+    why = refusal(tiny.checkpoint("custom_voice", size), type_, slots=None)
     assert "101 ms here, 73 ms are real time" in why
     assert instead in why
 
@@ -382,7 +410,7 @@ def test_a_model_that_is_too_slow_is_refused_with_the_next_smaller(
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_DRIVER_FILES", "/dev/null")  # Vulkan finds no driver, not even a software one
     assert "vox cannot use it" in refusal(
-        converted(tiny.checkpoint("custom_voice"), "f32"), vox=Vox(type="f32", device="vulkan:7")
+        converted(tiny.behind("custom_voice"), "f32"), vox=Vox(type="f32", device="vulkan:7")
     )
 
 
@@ -400,3 +428,20 @@ def test_an_end_of_speech_within_a_text_that_comes_begins_the_rest_anew() -> Non
     assert isinstance(end, Finished)
     assert (end.reason, end.cut) == ("length", ("early",))
     assert len(spoken.frames) > 4
+
+
+@pytest.mark.node
+@pytest.mark.real_time
+def test_a_node_speaks_by_vox_without_torch(alone: Spoken, tmp_path: Path) -> None:
+    """In processes of its own, on a real socket."""
+    folder = converted(tiny.behind("custom_voice"), "f32")
+    flags = ("--engine", "vox", "--model", str(folder), "--set", "vox.type=f32", "--slots", "2")
+    with running_process(tmp_path, *flags, env=environment(**without(tmp_path, "torch"))) as node:
+        body = {"input": TEXT, "voice": "ryan", "language": "en", "seed": 0, "clean": False, "temperature": 0}
+        answer = httpx.post(f"{node.url}/v1/audio/speech", json={**body, "response_format": "pcm"}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        refused = httpx.post(f"{node.url}/v1/audio/speech", json={**body, "text_mode": "whole"}, timeout=60)
+    found = np.frombuffer(answer.content, "<i2") / 32_767
+    assert np.abs(found - sound(alone)).max() < 1e-4
+    assert refused.status_code >= 400
+    assert "as it comes" in json.dumps(refused.json())
