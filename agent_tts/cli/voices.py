@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -257,7 +258,7 @@ def _told(found: Detection) -> str:
 
 def _lines(voice: VoiceDetails) -> Iterator[tuple[str, str]]:
     """The fields of a voice that are set, and those of its consent, without control characters."""
-    consent = voice.consent.model_dump() if voice.consent else {}
+    consent = asdict(voice.consent) if voice.consent else {}
     fields = voice.model_dump(exclude={"consent"}) | {f"consent {name}": value for name, value in consent.items()}
     for field, value in fields.items():
         if value not in (None, "", 0, []):

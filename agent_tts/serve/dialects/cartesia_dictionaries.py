@@ -16,7 +16,8 @@ from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.cartesia_http import cartesia_errors
 from agent_tts.serve.dictionaries import MAX_NAME, RULES_BYTES, Dictionary, Rule
-from agent_tts.serve.routes.http import Authorized, node_of, read_fields
+from agent_tts.serve.node import Node
+from agent_tts.serve.routes.http import Authorized, Here, read_fields
 
 # A word's phones, parted by "|".
 _PHONES = re.compile(r"<<([^<>]*)>>")
@@ -82,14 +83,13 @@ Limit = Annotated[int, Query(ge=1, le=100)]
 
 @routes.get("")
 async def list_dictionaries(
-    request: Request,
+    node: Here,
     client: Authorized,
     limit: Limit = 10,
     starting_after: str | None = None,
     ending_before: str | None = None,
 ) -> Response:
     """The dictionaries, the newest first."""
-    node = node_of(request)
     found = await node.reading(node.dictionaries.all)
     ids = [each.id for each in found]
     first, last = 0, len(found)
@@ -112,35 +112,33 @@ async def list_dictionaries(
 
 
 @routes.post("")
-async def create_dictionary(request: Request, client: Authorized) -> Response:
+async def create_dictionary(request: Request, node: Here, client: Authorized) -> Response:
     """Add a dictionary."""
     wanted = await read_fields(request, CartesiaNewDictionary, RULES_BYTES)
-    dictionaries = node_of(request).dictionaries
-    return await _answer(request, lambda: dictionaries.add(wanted.name, wanted.rules or ()))
+    return await _answer(node, lambda: node.dictionaries.add(wanted.name, wanted.rules or ()))
 
 
 @routes.get("/{dictionary_id}")
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
+async def retrieve_dictionary(dictionary_id: str, node: Here, client: Authorized) -> Response:
     """One dictionary."""
-    node = node_of(request)
     told = await node.reading(lambda: _told(node.dictionaries.get(dictionary_id)))
     return Response(told, media_type="application/json")
 
 
 @routes.patch("/{dictionary_id}")
-async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
+async def update_dictionary(dictionary_id: str, request: Request, node: Here, client: Authorized) -> Response:
     """Change the name, or replace all rules."""
     wanted = await read_fields(request, CartesiaChanges, RULES_BYTES)
-    change = node_of(request).dictionaries.change
-    return await _answer(request, lambda: change(dictionary_id, name=wanted.name, rules=wanted.rules))
+    change = node.dictionaries.change
+    return await _answer(node, lambda: change(dictionary_id, name=wanted.name, rules=wanted.rules))
 
 
 @routes.delete("/{dictionary_id}", status_code=204)
-async def delete_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
+async def delete_dictionary(dictionary_id: str, node: Here, client: Authorized) -> Response:
     """Delete a dictionary."""
-    await node_of(request).storing(node_of(request).dictionaries.delete, dictionary_id)
+    await node.storing(node.dictionaries.delete, dictionary_id)
     return Response(status_code=204)
 
 
-async def _answer(request: Request, work: Callable[[], Dictionary]) -> Response:
-    return Response(await node_of(request).storing(lambda: _told(work())), media_type="application/json")
+async def _answer(node: Node, work: Callable[[], Dictionary]) -> Response:
+    return Response(await node.storing(lambda: _told(work())), media_type="application/json")

@@ -27,7 +27,7 @@ from agent_tts.serve.dialects.cartesia import (
     failure,
 )
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import Authorized, errors_as, node_of, read_request
+from agent_tts.serve.routes.http import Authorized, Here, errors_as, read_request
 from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse, server_sent
 from agent_tts.speech.audio.encoding import Chunk, make_encoder
 from agent_tts.speech.utterance import WordsMode
@@ -106,23 +106,23 @@ routes = APIRouter(dependencies=[cartesia_errors], include_in_schema=False)
 
 
 @routes.post("/tts/bytes")
-async def speak_bytes(request: Request, client: Authorized) -> Response:
+async def speak_bytes(request: Request, node: Here, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
     wanted = await read_request(request, CartesiaBytesRequest, "transcript")
     audio = wanted.output_format
     media_type = MEDIA_TYPES[audio.container]
     make_body = partial(AudioBody, audio.ours, audio.sample_rate, audio.bit_rate, is_wav=audio.container == "wav")
-    node, text = node_of(request), wanted.prologue + wanted.transcript
-    return SpeechResponse(node, client, text, await _options(node, wanted), media_type, make_body)
+    text, options = wanted.prologue + wanted.transcript, await _options(node, wanted)
+    return SpeechResponse(node, client, text, options, media_type, make_body)
 
 
 @routes.post("/tts/sse")
-async def speak_events(request: Request, client: Authorized) -> Response:
+async def speak_events(request: Request, node: Here, client: Authorized) -> Response:
     """Speak a text: audio and words are sent as events, while they are made."""
     wanted = await read_request(request, CartesiaEventsRequest, "transcript")
     words: WordsMode = "told" if wanted.add_timestamps else "none"
-    node, text = node_of(request), wanted.prologue + wanted.transcript
-    options, make_body = await _options(node, wanted), partial(CartesiaEventsBody, wanted)
+    text, options = wanted.prologue + wanted.transcript, await _options(node, wanted)
+    make_body = partial(CartesiaEventsBody, wanted)
     return SpeechResponse(node, client, text, options, "text/event-stream", make_body, words)
 
 

@@ -16,7 +16,7 @@ from agent_tts.errors import SpeechError, Unsupported, UnsupportedFormat
 from agent_tts.protocol.options import Lenient, check_format
 from agent_tts.protocol.validation import check_message
 from agent_tts.serve.dialects.deepgram import ENCODINGS, DeepgramQuery, described, model_uuid
-from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_request, speaks
+from agent_tts.serve.routes.http import AUDIO, Authorized, Here, errors_as, read_request, speaks
 from agent_tts.serve.routes.speech_response import AudioBody, Body, FileBody, SpeechResponse
 
 # Content types of raw audio, by Deepgram's names of its encodings.
@@ -66,9 +66,8 @@ _SPEAKS = speaks(
 
 @routes.post("/v1/speak", operation_id="create_audio_v1_speak", **_SPEAKS)
 @routes.post("/v2/speak", operation_id="create_audio_v2_speak", **_SPEAKS)
-async def create_audio(request: Request, client: Authorized) -> Response:
+async def create_audio(request: Request, node: Here, client: Authorized) -> Response:
     """Speak a text: the audio is sent while it is made."""
-    node = node_of(request)
     query = check_message(FileQuery, request.query_params)
     if query.callback is not None:
         raise Unsupported("callback: the audio is the answer to the request, and is sent nowhere else")

@@ -14,14 +14,15 @@ from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.options import Lenient
 from agent_tts.serve.dialects.elevenlabs_http import error_body
 from agent_tts.serve.dictionaries import MAX_DESCRIPTION, MAX_NAME, MAX_RULES, RULES_BYTES, Dictionary, Rule
+from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.http import (
     AUDIO,
     VENDOR_ERRORS,
     Authorized,
+    Here,
     errors_as,
     json_body,
-    node_of,
     read_as,
     read_fields,
 )
@@ -180,14 +181,13 @@ PageSize = Annotated[int, Query(ge=1, le=100)]
 
 @routes.get("")
 async def list_dictionaries(
-    request: Request,
+    node: Here,
     client: Authorized,
     cursor: str | None = None,
     page_size: PageSize = 30,
     include_archived: bool = False,
 ) -> Page:
     """The dictionaries, the newest first."""
-    node = node_of(request)
     stored = await node.reading(node.dictionaries.all)
     found = [each for each in stored if include_archived or each.archived_at is None]
     first = next((at + 1 for at, each in enumerate(found) if each.id == cursor), 0)
@@ -197,19 +197,18 @@ async def list_dictionaries(
 
 
 @routes.post("/add-from-rules", openapi_extra=json_body(NewDictionary))
-async def add_from_rules(request: Request, client: Authorized) -> Added:
+async def add_from_rules(request: Request, node: Here, client: Authorized) -> Added:
     """Add a dictionary."""
     wanted = await read_fields(request, NewDictionary, RULES_BYTES)
-    node, rules = node_of(request), map(_rule, wanted.rules)
+    rules = map(_rule, wanted.rules)
     return _as(Added, await node.storing(node.dictionaries.add, wanted.name, rules, wanted.description or ""))
 
 
 @routes.post("/add-from-file", openapi_extra={"requestBody": _FORM})
-async def add_from_file(request: Request, client: Authorized) -> Added:
+async def add_from_file(request: Request, node: Here, client: Authorized) -> Added:
     """Add a dictionary from a file in W3C's Pronunciation Lexicon Specification."""
     read = partial(_read_form, request.headers.get("content-type", ""))
     name, rules, description = await read_as(request, read, MAX_BYTES, at_once=0)
-    node = node_of(request)
     return _as(Added, await node.storing(node.dictionaries.add, name, rules, description))
 
 
@@ -234,9 +233,8 @@ def _read_form(content_type: str, body: bytes) -> tuple[str, list[Rule], str]:
 
 
 @routes.get("/{dictionary_id}", response_model=ToldWithRules)
-async def retrieve_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Response:
+async def retrieve_dictionary(dictionary_id: str, node: Here, client: Authorized) -> Response:
     """One dictionary, with its rules."""
-    node = node_of(request)
 
     def told() -> str:
         found = node.dictionaries.get(dictionary_id)
@@ -246,42 +244,41 @@ async def retrieve_dictionary(dictionary_id: str, request: Request, client: Auth
 
 
 @routes.patch("/{dictionary_id}", openapi_extra=json_body(ChangedDictionary))
-async def update_dictionary(dictionary_id: str, request: Request, client: Authorized) -> Told:
+async def update_dictionary(dictionary_id: str, request: Request, node: Here, client: Authorized) -> Told:
     """Change the name, or archive it: it is left out of the list."""
     wanted = await read_fields(request, ChangedDictionary)
-    return _as(Told, await _change(dictionary_id, request, name=wanted.name, is_archived=wanted.archived))
+    return _as(Told, await _change(node, dictionary_id, name=wanted.name, is_archived=wanted.archived))
 
 
 @routes.get("/{dictionary_id}/{version_id}/download", response_class=Response, responses=_PLS)
-async def download_dictionary(dictionary_id: str, version_id: str, request: Request, client: Authorized) -> Response:
+async def download_dictionary(dictionary_id: str, version_id: str, node: Here, client: Authorized) -> Response:
     """A version as a PLS file."""
-    node = node_of(request)
     file = await node.reading(lambda: write_pls(node.dictionaries.lexicon([(dictionary_id, version_id)])))
     return Response(file, media_type="application/pls+xml")
 
 
 @routes.post("/{dictionary_id}/set-rules", openapi_extra=json_body(Rules))
-async def set_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+async def set_rules(dictionary_id: str, request: Request, node: Here, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    return _as(ToldVersion, await _change(dictionary_id, request, rules=[_rule(rule) for rule in wanted.rules]))
+    return _as(ToldVersion, await _change(node, dictionary_id, rules=[_rule(rule) for rule in wanted.rules]))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
-async def add_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+async def add_rules(dictionary_id: str, request: Request, node: Here, client: Authorized) -> ToldVersion:
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
     added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return _as(ToldVersion, await _change(dictionary_id, request, rules=added.values(), instead_of=added))
+    return _as(ToldVersion, await _change(node, dictionary_id, rules=added.values(), instead_of=added))
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
-async def remove_rules(dictionary_id: str, request: Request, client: Authorized) -> ToldVersion:
+async def remove_rules(dictionary_id: str, request: Request, node: Here, client: Authorized) -> ToldVersion:
     """Remove the rules for some words."""
     wanted = await read_fields(request, RuleStrings, RULES_BYTES)
     words = frozenset(wanted.rule_strings)
-    return _as(ToldVersion, await _change(dictionary_id, request, rules=(), instead_of=words))
+    return _as(ToldVersion, await _change(node, dictionary_id, rules=(), instead_of=words))
 
 
-async def _change(dictionary_id: str, request: Request, **changes: Any) -> Dictionary:
-    return await node_of(request).storing(node_of(request).dictionaries.change, dictionary_id, **changes)
+async def _change(node: Node, dictionary_id: str, **changes: Any) -> Dictionary:
+    return await node.storing(node.dictionaries.change, dictionary_id, **changes)

@@ -38,8 +38,8 @@ from agent_tts.serve.routes.http import (
     AUDIO,
     VENDOR_ERRORS,
     Authorized,
+    Here,
     errors_as,
-    node_of,
     read_request,
     speaks,
     told_aside,
@@ -90,9 +90,8 @@ _DIALOGUE, _DIALOGUE_TIMED = speaks(DialogueRequest, _AUDIO), _timed(DialogueReq
 
 
 @routes.get("/v1/voices", response_model=ElevenLabsVoices, responses=VENDOR_ERRORS)
-async def list_voices(request: Request, client: Authorized) -> Response:
+async def list_voices(node: Here, client: Authorized) -> Response:
     """The voices that can be spoken."""
-    node = node_of(request)
     return await told_aside(node, lambda: _voices(node.service.routing))
 
 
@@ -115,26 +114,27 @@ def _voices(routing: Routing) -> ElevenLabsVoices:
 @routes.post(PATH + "/stream", **_SPEAKS)
 @routes.post(PATH + TIMED, **_SPEAKS_TIMED)
 @routes.post(PATH + "/stream" + TIMED, **_SPEAKS_TIMED)
-async def create_audio(voice_id: str, request: Request, client: Authorized, audio: Format) -> Response:
+async def create_audio(voice_id: str, request: Request, node: Here, client: Authorized, audio: Format) -> Response:
     """Speak a text: the audio, or audio and times in one object, with `stream` an object a line; sent while made."""
     wanted = await read_request(request, ElevenLabsRequest)
-    return await _spoken(request, client, audio, wanted, [DialogueInput(text=wanted.text, voice_id=voice_id)])
+    lines = [DialogueInput(text=wanted.text, voice_id=voice_id)]
+    return await _spoken(request.url.path, node, client, audio, wanted, lines)
 
 
 @routes.post(DIALOGUE, **_DIALOGUE)
 @routes.post(DIALOGUE + "/stream", **_DIALOGUE)
 @routes.post(DIALOGUE + TIMED, **_DIALOGUE_TIMED)
 @routes.post(DIALOGUE + "/stream" + TIMED, **_DIALOGUE_TIMED)
-async def create_dialogue(request: Request, client: Authorized, audio: Format) -> Response:
+async def create_dialogue(request: Request, node: Here, client: Authorized, audio: Format) -> Response:
     """Speak lines in several voices, one after another: the answer is that of one text."""
     wanted = await read_request(request, DialogueRequest)
-    return await _spoken(request, client, audio, wanted, wanted.inputs)
+    return await _spoken(request.url.path, node, client, audio, wanted, wanted.inputs)
 
 
 async def _spoken(
-    request: Request, client: Client, audio: AudioFormat, wanted: SpokenRequest, lines: Sequence[DialogueInput]
+    path: str, node: Node, client: Client, audio: AudioFormat, wanted: SpokenRequest, lines: Sequence[DialogueInput]
 ) -> Response:
-    node, voices = node_of(request), dict.fromkeys(line.voice_id for line in lines)
+    voices = dict.fromkeys(line.voice_id for line in lines)
     if len(voices) > MAX_VOICES:
         raise InvalidRequest(f"inputs: at most {MAX_VOICES} voices", "inputs")
     options = {voice: await _options(voice, node, wanted) for voice in voices}
@@ -142,10 +142,10 @@ async def _spoken(
     resolved = {voice: node.service.resolve(options[voice]) for voice in voices} if len(lines) > 1 else {}
     first, then = lines[0], [(line.text, resolved[line.voice_id]) for line in lines[1:]]
     speak = partial(SpeechResponse, node, client, first.text, options[first.voice_id], then=then)
-    if not request.url.path.endswith(TIMED):
+    if not path.endswith(TIMED):
         make_body = partial(AudioBody, audio.encoding, audio.sample_rate, audio.bit_rate, is_wav=audio.is_wav)
         return speak(audio.content_type, make_body)
-    in_one = not request.url.path.endswith("/stream" + TIMED)
+    in_one = not path.endswith("/stream" + TIMED)
     body, is_dialogue = OneTimedBody if in_one else TimedBody, isinstance(wanted, DialogueRequest)
     make_timed = partial(body, audio, lines, is_dialogue=is_dialogue)
     return speak("application/json", make_timed, "told", ends_aside=in_one)

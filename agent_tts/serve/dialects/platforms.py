@@ -19,7 +19,7 @@ from agent_tts.protocol.options import Lenient, VoiceName, check_format, limits
 from agent_tts.protocol.v1 import Message
 from agent_tts.protocol.validation import check_body, check_message, decode
 from agent_tts.serve.dialects.utterances import TextMessage, UtterancesAdapter
-from agent_tts.serve.routes.http import AUDIO, Authorized, errors_as, node_of, read_as, read_request, speaks
+from agent_tts.serve.routes.http import AUDIO, Authorized, Here, errors_as, read_as, read_request, speaks
 from agent_tts.serve.routes.speech_response import AudioBody, SpeechResponse
 
 VAPI_BYTES = 256 * 1_024  # of what Vapi tells of the call besides
@@ -63,13 +63,13 @@ routes = APIRouter(dependencies=[errors_as(error_body)])
 @routes.post("/v1/vapi", **speaks(VapiRequest, {"application/octet-stream": AUDIO}))
 async def create_audio_for_vapi(
     request: Request,
+    node: Here,
     client: Authorized,
     voice: Annotated[str | None, Query(max_length=200)] = None,
     language: Annotated[str, Query(max_length=100)] = "auto",
     speed: Annotated[float, Query(ge=0.25, le=4)] = 1.0,
 ) -> Response:
     """Speak for a Vapi assistant with a custom voice: raw 16-bit PCM, sent while it is made."""
-    node = node_of(request)
     max_chars = node.settings.limits.text_context_chars
     wanted = await read_as(request, lambda body: check_body(VapiRequest, _message(body), "text", max_chars), VAPI_BYTES)
     check_format("pcm_s16le", wanted.sampleRate)
@@ -88,9 +88,9 @@ def _message(body: bytes) -> bytes:
 
 
 @routes.post("/v1/jambonz", **speaks(JambonzRequest, {"audio/mpeg": AUDIO}))
-async def create_audio_for_jambonz(request: Request, client: Authorized) -> Response:
+async def create_audio_for_jambonz(request: Request, node: Here, client: Authorized) -> Response:
     """Speak for jambonz, as a custom speech vendor."""
-    node, wanted = node_of(request), await read_request(request, JambonzRequest)
+    wanted = await read_request(request, JambonzRequest)
     options, make_body = node.unpaced(wanted.session()), partial(AudioBody, "mp3", MP3_RATE)
     return SpeechResponse(node, client, wanted.text, options, "audio/mpeg", make_body)
 

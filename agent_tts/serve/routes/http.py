@@ -74,6 +74,17 @@ PROBES = ("/health", "/ready")
 PARSED_AT_ONCE = 32_768  # bytes of a body, on the event loop
 SLOWEST_UPLOAD = 131_072  # bytes/s of a file: 1 Mbit/s, a slow mobile uplink
 
+
+def node_of(request: Request) -> Node:
+    node: Node = request.app.state.node
+    return node
+
+
+async def _here(request: Request) -> Node:
+    return node_of(request)
+
+
+Here = Annotated[Node, Depends(_here)]
 Authorized = Annotated[Client, Depends(authorized)]
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "5XX": {"model": openai.ErrorBody}}
@@ -131,9 +142,8 @@ _METRICS = {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}
     responses={200: _SPEECH, **ERRORS},
     openapi_extra=json_body(openai.SpeechRequest),
 )
-async def create_speech(request: Request, client: Authorized) -> Response:
+async def create_speech(request: Request, node: Here, client: Authorized) -> Response:
     """Speak a text. The audio file is sent while it is made."""
-    node = node_of(request)
     wanted = await read_request(request, openai.SpeechRequest, "input", depth=1)
     options = wanted.options(normalize=node.settings.normalize)
     file = wanted.response_format
@@ -160,38 +170,35 @@ async def create_speech(request: Request, client: Authorized) -> Response:
 
 
 @routes.get("/v1/models", responses=ERRORS)
-async def list_models(request: Request, client: Authorized) -> openai.ModelList:
+async def list_models(node: Here, client: Authorized) -> openai.ModelList:
     """The models that a request may name."""
-    names = node_of(request).service.routing.model_names()
-    return openai.ModelList(data=[openai.ModelCard(id=name) for name in names])
+    return openai.ModelList(data=[openai.ModelCard(id=name) for name in node.service.routing.model_names()])
 
 
 @routes.get("/v1/models/{model:path}", responses=ERRORS)
-async def retrieve_model(model: str, request: Request, client: Authorized) -> openai.ModelCard:
+async def retrieve_model(model: str, node: Here, client: Authorized) -> openai.ModelCard:
     """One model."""
-    node_of(request).service.routing.find_model(model)
+    node.service.routing.find_model(model)
     return openai.ModelCard(id=model)
 
 
 @routes.post("/v1/tokens", responses=ERRORS)
-async def create_token(request: Request, client: Authorized) -> BrowserToken:
+async def create_token(node: Here, client: Authorized) -> BrowserToken:
     """A one-time token for a browser that opens the WebSocket."""
-    token, expires_in = node_of(request).guard.issue_token(client)
+    token, expires_in = node.guard.issue_token(client)
     return BrowserToken(token=token, expires_in=expires_in)
 
 
 @routes.get("/health", response_model=Health, responses={503: {"model": Health}})
-async def health(request: Request) -> Response:
+async def health(node: Here) -> Response:
     """Whether the event loop and an engine are alive, and the state of each engine."""
-    service = node_of(request).service
-    status, code = ("ok", 200) if service.alive else ("engine_lost", 503)
-    return JSONResponse({"status": status, "engines": [engine.state for engine in service.engines]}, code)
+    status, code = ("ok", 200) if node.service.alive else ("engine_lost", 503)
+    return JSONResponse({"status": status, "engines": [engine.state for engine in node.service.engines]}, code)
 
 
 @routes.get("/ready", response_model=Status, responses={503: {"model": Status}})
-async def ready(request: Request) -> Response:
+async def ready(node: Here) -> Response:
     """Whether to send requests here: an engine has spoken since it started, there is room, new sessions are counted."""
-    node = node_of(request)
     is_ready = node.service.ready and (node.supervisor is None or node.supervisor.node_ready.is_set())
     status = "draining" if node.service.draining else "ok" if is_ready else "starting"
     if status == "ok" and node.is_full():
@@ -202,15 +209,14 @@ async def ready(request: Request) -> Response:
 
 
 @routes.get("/api/operator", responses=ERRORS)
-async def operator(request: Request, client: Authorized) -> Operator:
+async def operator(node: Here, client: Authorized) -> Operator:
     """Whether this key is an operator's: `GET /metrics` is for it, and the page's view of the node at work."""
-    return Operator(operator=node_of(request).guard.operates(client))
+    return Operator(operator=node.guard.operates(client))
 
 
 @routes.get("/metrics", response_class=Response, responses={200: _METRICS, **ERRORS})
-async def metrics(request: Request, client: Authorized) -> Response:
+async def metrics(node: Here, client: Authorized) -> Response:
     """Prometheus metrics of the node, for operators: they tell what all keys use, by name."""
-    node = node_of(request)
     if not node.guard.operates(client):
         raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
     if node.supervisor is None:
@@ -223,11 +229,6 @@ async def metrics(request: Request, client: Authorized) -> Response:
 async def told_aside(node: Node, make: Callable[[], BaseModel]) -> Response:
     """What is told of as many things as a node may store: that of a thousand takes milliseconds."""
     return Response(await node.computing(lambda: make().model_dump_json()), media_type="application/json")
-
-
-def node_of(request: Request) -> Node:
-    node: Node = request.app.state.node
-    return node
 
 
 async def read_body(request: Request, file_bytes: int = 0, held: ExitStack | None = None) -> bytearray:

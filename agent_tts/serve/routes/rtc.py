@@ -14,7 +14,7 @@ from agent_tts.ipc.front_messages import ClosePeer
 from agent_tts.protocol.validation import parse
 from agent_tts.serve.access.supervisor_client import NO_SESSION
 from agent_tts.serve.node import Node
-from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as
+from agent_tts.serve.routes.http import ERRORS, Authorized, Here, json_body, read_as
 from agent_tts.serve.transports import ice, sdp
 from agent_tts.serve.transports.rtc_peer import RtcPeer
 
@@ -51,9 +51,8 @@ async def close_peer(node: Node, question: ClosePeer) -> None:
 
 
 @routes.post("/offer", openapi_extra=json_body(OfferBody))
-async def offer(request: Request) -> dict[str, str]:
+async def offer(request: Request, node: Here) -> dict[str, str]:
     """Open a peer; returns the answer with the node's candidates, and the session's id."""
-    node = node_of(request)
     client = await node.guard.identify(request, token_ok=True)
     try:
         body = await read_as(request, lambda data: OfferBody.model_validate(parse(data, NOT_AN_OFFER)))
@@ -81,15 +80,15 @@ async def offer(request: Request) -> dict[str, str]:
 
 
 @routes.get("/ice")
-async def ice_servers(request: Request, client: Authorized) -> dict[str, list[dict[str, object]]]:
+async def ice_servers(node: Here, client: Authorized) -> dict[str, list[dict[str, object]]]:
     """The STUN and TURN servers for `RTCPeerConnection`."""
-    return {"iceServers": ice.for_browser(node_of(request).settings)}
+    return {"iceServers": ice.for_browser(node.settings)}
 
 
 @routes.delete("/{session_id}", status_code=204, response_class=Response)
-async def hang_up(session_id: str, request: Request, client: Authorized) -> Response:
+async def hang_up(session_id: str, node: Here, client: Authorized) -> Response:
     """Close a peer of the same client, and wait until it is closed."""
-    node, question = node_of(request), ClosePeer(session_id, client.key_id)
+    question = ClosePeer(session_id, client.key_id)
     try:
         if node.supervisor is None or node.supervisor.has(session_id):
             await close_peer(node, question)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +26,7 @@ from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, read_as, read_fields, told_aside
+from agent_tts.serve.routes.http import ERRORS, Authorized, Here, json_body, read_as, read_fields, told_aside
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.system.records import JsonRecords
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
@@ -41,7 +41,7 @@ from agent_tts.voices.enroll import (
     Enrolment,
     decode,
 )
-from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, RecordedConsent, StoredVoice, VoiceLibrary
+from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, Consent, RecordedConsent, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -62,7 +62,7 @@ class NewVoice(Strict):
     description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
 
 
-Consent = Annotated[
+ConsentText = Annotated[
     str,
     Field(
         pattern=r"\S",
@@ -84,7 +84,7 @@ class NewClone(NewVoice):
         BeforeValidator(_is_file),
         Field(description="an audio file of one speaker: 3 to 10 s with ref_text, up to 30 s without"),
     ]
-    consent: Consent
+    consent: ConsentText
     consent_by: ConsentBy = None
     ref_text: str | None = Field(
         None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
@@ -103,7 +103,7 @@ class NewEmbedding(NewVoice):
 
     type: Literal["embedding"]
     speaker_embedding: SpeakerEmbedding
-    consent: Consent
+    consent: ConsentText
     consent_by: ConsentBy = None
 
 
@@ -181,21 +181,8 @@ class VoiceAdded(BaseModel):
         )
 
 
-class ConsentRecord(BaseModel):
-    """Who agreed to a clone, when, and to what."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    statement: str
-    by: str | None
-    recorded_at: datetime
-    clip_sha256: str | None  # of the file that was cloned; null for a speaker embedding
-
-
 class VoiceDetails(BaseModel):
     """All that the node keeps of a voice, apart from its vectors and codes."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     name: str
     kind: Literal["own", "designed", "cloned"]  # own: one of the engine's
@@ -207,12 +194,12 @@ class VoiceDetails(BaseModel):
     vector_sizes: list[int] = []  # hidden sizes of the models that can speak it
     adapter: bool = False  # whether it has a LoRA adapter
     created_at: datetime | None = None  # null for an engine's own
-    consent: ConsentRecord | None = None  # of a cloned voice
+    consent: Consent | None = None  # of a cloned voice
 
     @classmethod
     def of(cls, voice: StoredVoice, languages: list[str]) -> Self:
         known = {name: getattr(voice, name) for name in cls.model_fields if name != "languages"}
-        return cls.model_validate(known | {"languages": languages}, from_attributes=True)
+        return cls(**known, languages=languages)
 
 
 class ConsentList(BaseModel):
@@ -266,27 +253,26 @@ _BODY = {
 
 
 @routes.get("/voices", response_model=openai.VoiceList)
-async def list_voices(request: Request, client: Authorized) -> Response:
+async def list_voices(node: Here, client: Authorized) -> Response:
     """All voices that a request may name."""
-    service = node_of(request).service
+    service = node.service
     clones = service.library is not None and service.routing.speaks("cloned")
-    return await told_aside(node_of(request), lambda: openai.voice_list(service.routing, clones=clones))
+    return await told_aside(node, lambda: openai.voice_list(service.routing, clones=clones))
 
 
 @routes.post("/voices", openapi_extra={"requestBody": _BODY})
-async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
+async def create_voice(request: Request, node: Here, client: Authorized) -> VoiceAdded:
     """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
     If the client leaves before the answer, the voice is not added.
     """
-    node = node_of(request)
     if node.service.draining:
         raise Draining
     enrolment = _enrolment(node)
     with await node.guard.admit(client):
         # Only a form may be as long as a clip: parsing JSON costs time and memory for each value.
         is_form = _is_form(request.headers.get("content-type", ""))
-        new = await _uploaded(request, client, parse, node.settings.voices.clip_bytes if is_form else 0)
+        new = await _uploaded(request, node, client, parse, node.settings.voices.clip_bytes if is_form else 0)
         node.service.routing.check_new(new.name, "designed" if isinstance(new, NewDesign) else "cloned")
         if not isinstance(new, NewDesign) and new.consent.startswith(CONSENT_ID):
             new = new.model_copy(update={"consent": await _stated(node, new.consent)})
@@ -296,33 +282,33 @@ async def create_voice(request: Request, client: Authorized) -> VoiceAdded:
 
 
 @routes.get("/voices/{name}")
-async def show_voice(name: str, request: Request, client: Authorized) -> VoiceDetails:
+async def show_voice(name: str, node: Here, client: Authorized) -> VoiceDetails:
     """One voice, by its name or an alias; of a clone also who consented, when and to what."""
-    service = node_of(request).service
+    service = node.service
     for own in service.routing.info.voices:
         if own.name == service.routing.info.aliases.get(name, name):
             languages = list(own.languages)
             return VoiceDetails(name=own.name, kind="own", languages=languages, description=own.description)
-    stored = await _in_library(request, name, "have a lexicon", lambda library: library.get(name))
+    stored = await _in_library(node, name, "have a lexicon", lambda library: library.get(name))
     return VoiceDetails.of(stored, sorted(set(service.routing.info.languages.values())))
 
 
 @routes.delete("/voices")
 @routes.delete("/voices/{name}")
-async def delete_voice(name: str, request: Request, client: Authorized) -> VoiceDeleted:
+async def delete_voice(name: str, node: Here, client: Authorized) -> VoiceDeleted:
     """Delete an added voice."""
-    await _in_library(request, name, "can be deleted", lambda library: library.delete(name))
-    await _told(node_of(request))
+    await _in_library(node, name, "can be deleted", lambda library: library.delete(name))
+    await _told(node)
     return VoiceDeleted(id=name)
 
 
 @routes.post("/voice_consents", openapi_extra={"requestBody": _RECORDING})
-async def create_consent(request: Request, client: Authorized) -> RecordedConsent:
+async def create_consent(request: Request, node: Here, client: Authorized) -> RecordedConsent:
     """Record a consent, whose id can be the `consent` of a voice. The recording is checked, and not kept."""
-    node, settings = node_of(request), node_of(request).settings.voices
+    settings = node.settings.voices
     _enrolment(node)
     with await node.guard.admit(client):
-        new = _checked(NewConsent, await _uploaded(request, client, multipart.parse, settings.clip_bytes))
+        new = _checked(NewConsent, await _uploaded(request, node, client, multipart.parse, settings.clip_bytes))
         with await node.guard.place("clips", client):
             try:
                 await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
@@ -338,13 +324,13 @@ async def create_consent(request: Request, client: Authorized) -> RecordedConsen
 
 @routes.get("/voice_consents")
 async def list_consents(
-    request: Request,
+    node: Here,
     client: Authorized,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> ConsentList:
     """The recorded consents, the newest first, from behind the one whose id is `after`."""
-    found = list(await _in_consents(node_of(request), lambda consents: consents.all()))
+    found = list(await _in_consents(node, lambda consents: consents.all()))
     found.sort(key=lambda each: (each.created_at, each.id), reverse=True)
     ids = [each.id for each in found]
     if after is not None and after not in ids:
@@ -360,46 +346,44 @@ async def list_consents(
 
 
 @routes.get("/voice_consents/{consent_id}")
-async def show_consent(consent_id: str, request: Request, client: Authorized) -> RecordedConsent:
+async def show_consent(consent_id: str, node: Here, client: Authorized) -> RecordedConsent:
     """A recorded consent."""
-    return await _in_consents(node_of(request), lambda consents: consents.by_id(consent_id))
+    return await _in_consents(node, lambda consents: consents.by_id(consent_id))
 
 
 @routes.post("/voice_consents/{consent_id}", openapi_extra=json_body(ConsentName))
-async def rename_consent(consent_id: str, request: Request, client: Authorized) -> RecordedConsent:
+async def rename_consent(consent_id: str, request: Request, node: Here, client: Authorized) -> RecordedConsent:
     """Give a recorded consent another name. What voices were cloned with keeps the one that it had."""
     new = (await read_fields(request, ConsentName)).model_dump()
-    return await _in_consents(
-        node_of(request),
-        lambda consents: consents.change(consent_id, lambda found: found.model_copy(update=new)),
-    )
+    renamed = partial(RecordedConsent.model_copy, update=new)
+    return await _in_consents(node, lambda consents: consents.change(consent_id, renamed))
 
 
 @routes.delete("/voice_consents/{consent_id}")
-async def delete_consent(consent_id: str, request: Request, client: Authorized) -> ConsentDeleted:
+async def delete_consent(consent_id: str, node: Here, client: Authorized) -> ConsentDeleted:
     """Delete a recorded consent: no other voice is cloned with it. Those that were keep what it said."""
-    await _in_consents(node_of(request), lambda consents: consents.delete(consent_id))
+    await _in_consents(node, lambda consents: consents.delete(consent_id))
     return ConsentDeleted(id=consent_id)
 
 
 @routes.get("/voices/{name}/lexicon", response_model=dict[str, Any])
-async def get_lexicon(name: str, request: Request, client: Authorized) -> Response:
+async def get_lexicon(name: str, node: Here, client: Authorized) -> Response:
     """How words are said in an added voice: a mapping from words to their alias, or to their alias and IPA."""
-    lexicon = await _in_library(request, name, "have a lexicon", lambda library: library.lexicon(name))
-    return await _mapping_of(node_of(request), lexicon)
+    lexicon = await _in_library(node, name, "have a lexicon", lambda library: library.lexicon(name))
+    return await _mapping_of(node, lexicon)
 
 
 @routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
-async def put_lexicon(name: str, request: Request, client: Authorized) -> Response:
+async def put_lexicon(name: str, request: Request, node: Here, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
-    await _in_library(request, name, "have a lexicon", lambda library: library.get(name))
+    await _in_library(node, name, "have a lexicon", lambda library: library.get(name))
     try:
         lexicon = await read_as(request, _lexicon, LEXICON_BYTES, at_once=0)
     except (BadMessage, ValueError) as error:
         raise InvalidRequest(f"lexicon: {error}", "lexicon") from None
-    await _in_library(request, name, "have a lexicon", lambda library: library.set_lexicon(name, lexicon))
-    await _told(node_of(request))
-    return await _mapping_of(node_of(request), lexicon)
+    await _in_library(node, name, "have a lexicon", lambda library: library.set_lexicon(name, lexicon))
+    await _told(node)
+    return await _mapping_of(node, lexicon)
 
 
 async def _mapping_of(node: Node, lexicon: Lexicon | None) -> Response:
@@ -440,12 +424,12 @@ async def _told(node: Node) -> None:
         await asyncio.sleep(2 * FOLLOW_S)
 
 
-async def _in_library(request: Request, name: str, what: str, work: Callable[[VoiceLibrary], T]) -> T:
+async def _in_library(node: Node, name: str, what: str, work: Callable[[VoiceLibrary], T]) -> T:
     """The result of work on an added voice. Only added voices `what`.
 
     Raises `HTTPException` 404 if the library has no such voice, `InvalidRequest` if it is the engine's.
     """
-    service = node_of(request).service
+    service = node.service
     if service.routing.is_own(name):
         raise InvalidRequest(f"name: this is a voice of the engine; only added voices {what}", "name")
     try:
@@ -495,11 +479,11 @@ async def _add(
 
 
 @routes.post("/detect", openapi_extra={"requestBody": _DETECTED})
-async def detect_speech(request: Request, client: Authorized) -> Detection:
+async def detect_speech(request: Request, node: Here, client: Authorized) -> Detection:
     """Look for the marks of this project's nodes in an audio file, which is not kept."""
-    node, settings = node_of(request), node_of(request).settings
+    settings = node.settings
     with await node.guard.admit(client):
-        form = await _uploaded(request, client, multipart.parse, settings.voices.clip_bytes)
+        form = await _uploaded(request, node, client, multipart.parse, settings.voices.clip_bytes)
         clip = form.pop("audio_sample", None)
         if not isinstance(clip, bytes) or form:
             raise InvalidRequest(f"audio_sample: must be a file in {multipart.CONTENT_TYPE}, and alone", "audio_sample")
@@ -508,9 +492,11 @@ async def detect_speech(request: Request, client: Authorized) -> Detection:
             return await _unless_gone(request.receive, detect(clip, folder, max_s=settings.voices.clip_s))
 
 
-async def _uploaded(request: Request, client: Client, parse: Callable[[str, bytes], T], file_bytes: int) -> T:
+async def _uploaded(
+    request: Request, node: Node, client: Client, parse: Callable[[str, bytes], T], file_bytes: int
+) -> T:
     """A body that may have a clip, of which few are received at once, as `parse` makes it of its type and its bytes."""
-    with await node_of(request).guard.place("new voices", client):
+    with await node.guard.place("new voices", client):
         return await read_as(request, partial(parse, request.headers.get("content-type", "")), file_bytes)
 
 
