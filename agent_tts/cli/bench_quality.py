@@ -27,7 +27,8 @@ from agent_tts.bench.quality import (
 )
 from agent_tts.bench.recording import Speak, from_node, from_openai, read_clip, record
 from agent_tts.cli.bench import NodeOptions, QualityOptions, names, numbers
-from agent_tts.cli.bench_measurements import limits, progress, run, target
+from agent_tts.cli.bench_measurements import limits, run, target
+from agent_tts.cli.progress import progress
 from agent_tts.errors import SettingsError, needing
 
 WAYS = ("live", "whole")

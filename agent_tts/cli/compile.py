@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 
 from agent_tts.cli.options import ConfigFlags
+from agent_tts.cli.progress import progress
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
@@ -58,15 +58,12 @@ def compile_kernels(
 
 def _compile(steps: Sequence[Steps], name: str) -> bool:
     began, counts, before = time.monotonic(), (0, 0), _cache_bytes()
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(name, total=None)
+    with progress(name, None, MofNCompleteColumn()) as show:
 
         def tell(done: int, total: int) -> None:
             nonlocal counts
             counts = done, total
-            shown.update(task, completed=done, total=total)
+            show(completed=done, total=total)
 
         with closing(Compilation(steps, within_s=WITHIN_S, always=True)) as compilation:
             why = compilation.wait(tell)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import httpx
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from agent_tts.cli.progress import progress
 from agent_tts.errors import SettingsError, needing
 from agent_tts.system.records import age_s
 
@@ -33,23 +33,21 @@ def fetch(names: Sequence[str] | None) -> None:
     here = installed()
     wanted = {name: facts for name, facts in voices.VOICES.items() if name not in here and (not names or name in names)}
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        for name, facts in wanted.items():
-            task = shown.add_task(name, total=facts["bytes"])
-            path, address = Path(voices.cache_dir(), facts["file"]), voices.BASE_URL + facts["file"]
-            try:
-                _download(address, path, facts["bytes"], facts["sha256"], partial(shown.advance, task))
-            except OSError as error:
-                raise SettingsError(f"{name} cannot be stored in {path.parent}: {error.strerror}") from error
-            except httpx.HTTPError as error:
-                why = f"{str(error) or type(error).__name__}; try again, or copy it to {path}"
-                raise SettingsError(f"{name} cannot be fetched from {address}: {why}") from error
+    for name, facts in wanted.items():
+        path, address = Path(voices.cache_dir(), facts["file"]), voices.BASE_URL + facts["file"]
+        try:
+            with progress(name, facts["bytes"], DownloadColumn(), TransferSpeedColumn()) as tell:
+                _download(address, path, facts["bytes"], facts["sha256"], tell)
+        except OSError as error:
+            raise SettingsError(f"{name} cannot be stored in {path.parent}: {error.strerror}") from error
+        except httpx.HTTPError as error:
+            why = f"{str(error) or type(error).__name__}; try again, or copy it to {path}"
+            raise SettingsError(f"{name} cannot be fetched from {address}: {why}") from error
     told = f"are in {voices.cache_dir()}; a running node has them after a restart" if wanted else "are here"
     console.print(f"agent-tts: {', '.join(wanted) or 'all of them'} {told}")
 
 
-def _download(address: str, path: Path, size: int, digest: str, tell: Callable[[int], object]) -> None:
+def _download(address: str, path: Path, size: int, digest: str, tell: Callable[..., None]) -> None:
     """Store what is at the address, if it has these bytes. Raises httpx.HTTPError, OSError, SettingsError."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     hashed = hashlib.sha256()
@@ -62,7 +60,7 @@ def _download(address: str, path: Path, size: int, digest: str, tell: Callable[[
             for content in answer.raise_for_status().iter_bytes():
                 file.write(content)
                 hashed.update(content)
-                tell(len(content))
+                tell(advance=len(content))
                 if file.tell() > size:
                     break
             file.flush()

@@ -17,8 +17,9 @@ from agent_tts.config.settings import Settings
 from agent_tts.doctor.finding import Finding, bad, good, note, refused
 from agent_tts.engine.factory import chosen_engine
 from agent_tts.errors import SettingsError, SpeechError, to_install
-from agent_tts.serve.fronts import connections, rtc_peers
+from agent_tts.serve.fronts import connections, front_count, rtc_peers
 from agent_tts.system import open_files
+from agent_tts.system.cores import cores
 from agent_tts.voices.library import VoiceLibrary
 
 ENCODERS = {"mp3": "libmp3lame", "opus": "libopus", "aac": "aac", "flac": "flac"}
@@ -35,9 +36,6 @@ def python() -> Finding:
 
 
 def fronts(settings: Settings) -> list[Finding]:
-    from agent_tts.serve.fronts import front_count
-    from agent_tts.system.cores import cores
-
     count = front_count(settings)
     found = f"{count} for {cores():g} cores"
     if count > 1 and count >= cores():
