@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,16 @@ def python(folder: Path, version: str, *, fails: int = 0) -> Path:
     script.write_text(PYTHON.format(version=version, too_old=too_old, script=script, fails=fails, folder=folder))
     script.chmod(0o755)
     return script
+
+
+def test_the_oldest_python_is_that_of_the_package() -> None:
+    """The Pythons of the other tests are scripts, which do not read the number."""
+    wanted = re.findall(
+        r"version_info < \((\d+), (\d+)\)|Python (\d+)\.(\d+) or newer", (ROOT / "Makefile").read_text()
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {f">={'.'.join(filter(None, numbers))}" for numbers in wanted} == {project["requires-python"]}
+    assert len(wanted) == 2
 
 
 @pytest.mark.parametrize("target", ["serve", "serve-qwen", "agent", "check", "quick", "test", "release-check"])
