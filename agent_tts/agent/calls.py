@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -50,7 +50,6 @@ class _WebRTCCall:
     connection: SmallWebRTCConnection
     client: Client
     task: asyncio.Task[None]  # runs and ends the call
-    resources: contextlib.AsyncExitStack  # closed by the task
     candidates: int = 0  # that it was sent after its offer; a message without one counts, too
 
 
@@ -66,7 +65,9 @@ class Calls:
         self._metrics = AgentMetrics(node.metrics.registry)
         # Held while a pipeline is built: models are loaded, and each thread that works keeps the event loop waiting.
         self._building = Aside(1)
-        # Calls over WebRTC, by session id, which the caller gets as `pc_id`.
+        # Calls that run in tasks of their own, and what belongs to each.
+        self._tasks: dict[asyncio.Task[None], contextlib.AsyncExitStack] = {}
+        # Those of Pipecat's clients, by session id, which the caller gets as `pc_id`.
         self._peers: dict[str, _WebRTCCall] = {}
 
     # ------------------------------------------------------------ WebRTC
@@ -98,11 +99,15 @@ class Calls:
             answer = connection.get_answer()
             if answer is None:
                 raise BadMessage("the offer cannot be answered")
-            owned = resources.pop_all()
-            task = asyncio.create_task(
-                self._live(session_id, connection, guard, style, owner, owned), name=f"call {session_id}"
-            )
-            self._peers[session_id] = _WebRTCCall(connection, client, task, owned)
+            params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
+            transport = SmallWebRTCTransport(connection, params)
+
+            def tell(data: dict[str, Any]) -> None:
+                connection.send_app_message(ServerMessage(data=data).model_dump())
+
+            live = partial(self._run, transport, style, owner, SAMPLE_RATE, _presence(connection, guard), tell)
+            task = self.own(f"call {session_id}", live, resources, transport, connection)
+            self._peers[session_id] = _WebRTCCall(connection, client, task)
         return {"sdp": offer.answer(str(answer["sdp"])), "type": "answer", "pc_id": session_id}
 
     async def candidates(self, question: AddCandidates) -> None:
@@ -125,42 +130,42 @@ class Calls:
                 found.sdpMid, found.sdpMLineIndex = candidate.mid, candidate.index
                 await peer.connection.add_ice_candidate(found)
 
-    async def close(self) -> None:
-        """End every call over WebRTC and wait until they are closed."""
-        peers = list(self._peers.values())
-        for peer in peers:
-            peer.task.cancel()
-        await asyncio.gather(*(peer.task for peer in peers), return_exceptions=True)
-        for peer in peers:
-            await peer.resources.aclose()  # a task that was cancelled before its first step closed nothing
-
-    async def _live(
-        self,
-        session_id: str,
-        connection: SmallWebRTCConnection,
-        guard: PeerGuard,
-        style: SpeechOptions,
-        owner: int,
-        resources: contextlib.AsyncExitStack,
-    ) -> None:
-        """Run a call over WebRTC, and close its resources."""
-
-        def tell(data: dict[str, Any]) -> None:
-            connection.send_app_message(ServerMessage(data=data).model_dump())
-
-        params = TransportParams(audio_in_enabled=True, audio_out_enabled=True, audio_out_10ms_chunks=2)
-        transport = SmallWebRTCTransport(connection, params)
-        async with resources:
-            try:
-                await self._run(transport, style, owner, SAMPLE_RATE, _presence(connection, guard), tell)
-            except asyncio.CancelledError:
-                logger.info("agent: call {}: the node is shutting down", session_id)
-            except Exception:  # noqa: BLE001 - a failed pipeline ends its own call
-                logger.exception("agent: call {} failed", session_id)
-        for one in (transport, connection):  # they hold each other, and FFmpeg's threads: see `call._dismantle`
-            asyncio.get_running_loop().call_later(LEFT_S, vars(one).clear)
-
     # ------------------------------------------------------------ any transport
+
+    def own(
+        self, name: str, live: Callable[[], Awaitable[None]], resources: contextlib.AsyncExitStack, *cyclic: object
+    ) -> asyncio.Task[None]:
+        """Have a call live in a task, which closes all of `resources` in the end.
+
+        Args:
+            cyclic: what holds itself in cycles, and FFmpeg's threads: see `call._dismantle`.
+        """
+        for one in cyclic:
+            resources.callback(asyncio.get_running_loop().call_later, LEFT_S, vars(one).clear)
+        owned = resources.pop_all()
+
+        async def run() -> None:
+            async with owned:
+                try:
+                    await live()
+                except SpeechError as error:
+                    logger.info("agent: {} cannot begin: {}", name, error.message)
+                except Exception:  # noqa: BLE001 - a failed call ends itself alone
+                    logger.exception("agent: {} failed", name)
+
+        task = asyncio.create_task(run(), name=name)
+        self._tasks[task] = owned
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def close(self) -> None:
+        """End every call that has a task, and wait until all of it is closed."""
+        tasks = dict(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for owned in tasks.values():
+            await owned.aclose()  # a task that was cancelled before its first step closed nothing
 
     @property
     def deaf(self) -> str | None:

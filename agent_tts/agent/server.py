@@ -59,7 +59,6 @@ class AgentServer:
 
     async def close(self) -> None:
         await self.calls.close()
-        await self.realtime.close()
         await self.llm.close()
         await self.stt.close()
 

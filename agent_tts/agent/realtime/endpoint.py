@@ -7,15 +7,14 @@ import contextlib
 import json
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from loguru import logger
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
-from agent_tts.agent.call import LEFT_S
 from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
@@ -45,8 +44,6 @@ class RealtimeEndpoint:
         self._node = node
         self._calls = calls
         self._detectors = DetectorTurns()
-        # Sessions over WebRTC: each ends what belongs to it.
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of the WebSocket's route."""
@@ -106,32 +103,9 @@ class RealtimeEndpoint:
                     answer = await line.answer(offer)
             except TimeoutError:
                 raise Internal("the offer was not answered in time") from None
-            owned = resources.pop_all()
             call_id = new_id("rtc")
-            task = asyncio.create_task(self._live(session, line, owner, owned), name=f"realtime call {call_id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._calls.own(f"realtime call {call_id}", partial(self._serve, session, owner), resources, session, line)
         return call_id, answer
-
-    async def close(self) -> None:
-        """End all sessions over WebRTC."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _live(
-        self, session: RealtimeSession, line: RtcLine, owner: int, resources: contextlib.AsyncExitStack
-    ) -> None:
-        async with resources:
-            try:
-                await self._serve(session, owner)
-            except SpeechError as error:
-                logger.info("agent: a realtime call cannot begin: {}", error.message)
-            except Exception:  # noqa: BLE001 - a failed session ends its own call
-                logger.exception("agent: a realtime call failed")
-        for one in (session, line):  # they hold each other: see `call._dismantle`
-            asyncio.get_running_loop().call_later(LEFT_S, vars(one).clear)
 
     async def _serve(self, session: RealtimeSession, owner: int) -> None:
         llm = await self._calls.llm.service(for_client=True)

@@ -20,6 +20,8 @@ from pydantic import TypeAdapter
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from agent_tts.serve.access.guard import Client
+from agent_tts.serve.transports import sdp
 from tests.agent.caller import Caller
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
@@ -102,9 +104,19 @@ async def test_a_node_that_stops_ends_its_calls_over_webrtc() -> None:
     async with running_agent() as agent, calling(agent) as caller:
         assert agent.calls == 1
         async with asyncio.timeout(10):
-            await agent.server.realtime.close()
+            await agent.server.calls.close()
         assert agent.calls == 0
         await caller.wait(lambda: caller.channel.readyState == "closed")
+
+
+async def test_a_session_that_is_ended_before_its_first_step_leaves_nothing() -> None:
+    """Mutation: its task alone closes what belongs to it."""
+    async with running_agent() as agent, OpenAICaller() as caller:
+        realtime, client = agent.server.realtime, Client(None)
+        await realtime.call(sdp.read_offer(await caller.offer(), microphone=True), client, realtime.start({}, client))
+        assert agent.calls == 1
+        await agent.server.calls.close()
+        assert agent.calls == 0
 
 
 @pytest.mark.parametrize("what", ["text", "many", "channels"])
