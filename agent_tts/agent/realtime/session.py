@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import partial
 from secrets import token_hex
 from typing import Any, assert_never
@@ -103,11 +104,16 @@ class Asks(FrameProcessor):
 
 
 class _OfAnswer(FrameProcessor):
-    """Sees the frames of the answer that is wanted now: those after its start, all interruptions having passed."""
+    """Sees the answer that is wanted now: frames after its start, all interruptions having passed.
 
-    def __init__(self, session: RealtimeSession) -> None:
+    Args:
+        kinds: of frames that `take` handles, when there is room for what comes of them.
+        take: returns whether a frame goes no further.
+    """
+
+    def __init__(self, session: RealtimeSession, kinds: tuple[type[Frame], ...], take: Callable[[Frame], bool]) -> None:
         super().__init__()
-        self._session = session
+        self._session, self._kinds, self._take = session, kinds, take
         self._interruptions = 0
         self._has_started = False
 
@@ -118,68 +124,16 @@ class _OfAnswer(FrameProcessor):
             self._has_started = False
         elif isinstance(frame, LLMFullResponseStartFrame):
             self._has_started = True
-        if not self._is_wanted() or direction is FrameDirection.UPSTREAM or not await self._take(frame):
-            await self.push_frame(frame, direction)
+        if direction is FrameDirection.DOWNSTREAM and isinstance(frame, self._kinds) and self._is_wanted():
+            await self._session.room()
+            is_taken = not self._is_wanted() or self._take(frame)
+            self._session.changed()
+            if is_taken:
+                return
+        await self.push_frame(frame, direction)
 
     def _is_wanted(self) -> bool:
         return self._has_started and self._interruptions == self._session.conversation.stops
-
-    async def _take(self, frame: Frame) -> bool:
-        """Handle a frame of the answer; returns whether it goes no further."""
-        raise NotImplementedError
-
-    async def _room(self) -> bool:
-        """Wait until there is room for more of the answer; returns whether it is still wanted."""
-        await self._session.room()
-        return self._is_wanted()
-
-
-class WritesAnswer(_OfAnswer):
-    """Its place: after the language model. Takes function calls, and answers that are not spoken."""
-
-    async def _take(self, frame: Frame) -> bool:
-        if not isinstance(
-            frame, CutShort | FunctionCalls | LLMTextFrame | LLMFullResponseStartFrame | LLMFullResponseEndFrame
-        ):
-            return False
-        conversation = self._session.conversation
-        if not await self._room() or conversation.response is None:
-            return True
-        if isinstance(frame, FunctionCalls):
-            if frame.after_text:
-                conversation.open_message()
-            for call in frame.calls:
-                conversation.called(call.name, call.id, call.arguments or "{}")
-        elif isinstance(frame, CutShort):
-            conversation.cut(frame.reason)
-        elif conversation.response.settings.speaks:
-            return False
-        elif isinstance(frame, LLMTextFrame):
-            conversation.written(frame.text)
-        elif isinstance(frame, LLMFullResponseEndFrame):
-            self._session.answered()
-        self._session.changed()
-        return True
-
-
-class Speaks(_OfAnswer):
-    """The last processor: takes speech, and its end."""
-
-    async def _take(self, frame: Frame) -> bool:
-        conversation, turns = self._session.conversation, self._session.turns
-        if isinstance(frame, TTSAudioRawFrame | TTSStoppedFrame) and await self._room():
-            words = frame.metadata.get(SPOKEN, ())
-            audio = frame.audio if isinstance(frame, TTSAudioRawFrame) else b""
-            if audio:
-                turns.sounded()
-            for word in words:
-                turns.heard(word.text if word.joined else f" {word.text}")
-            conversation.spoken(words, audio)
-            self._session.play(audio)
-        elif isinstance(frame, LLMFullResponseEndFrame):
-            self._session.answered()
-        self._session.changed()
-        return False
 
 
 class RealtimeSession(BaseTransport):
@@ -210,7 +164,8 @@ class RealtimeSession(BaseTransport):
         share = node.fair_queue.share(client.key_id)
         self._flow, self._encoder = Flow(share), Flow(share)
         # The ends of the pipeline: what the client asks for goes in, what it gets comes out.
-        self._asks, self._speaks = Asks(self), Speaks(self)
+        self._asks = Asks(self)
+        self._speaks = _OfAnswer(self, (TTSAudioRawFrame, TTSStoppedFrame, LLMFullResponseEndFrame), self._take_spoken)
         self.conversation = Conversation(
             start, partial(check_voice, node), deaf, new_id, beta=beta, plays=sound is not None
         )
@@ -238,13 +193,15 @@ class RealtimeSession(BaseTransport):
     def input(self) -> Asks:
         return self._asks
 
-    def output(self) -> Speaks:
+    def output(self) -> FrameProcessor:
         return self._speaks
 
     async def serve(self, call: Call) -> None:
         """Converse until either side ends it. Cancelling it ends the conversation."""
         self.turns = call.turns
-        parts = [self._asks, call.stt, call.llm, WritesAnswer(self), call.tts, self._speaks]
+        written = (CutShort, FunctionCalls, LLMTextFrame, LLMFullResponseStartFrame, LLMFullResponseEndFrame)
+        writes = _OfAnswer(self, written, self._take_written)
+        parts = [self._asks, call.stt, call.llm, writes, call.tts, self._speaks]
         pipeline = Pipeline([part for part in parts if part is not None])
         self.conversation.begin()
         work = {"reader": self._read(), "writer": self._write()}
@@ -291,14 +248,46 @@ class RealtimeSession(BaseTransport):
             self._active_at = self._loop.time()
             self._has_events.set()
 
-    def play(self, pcm: bytes) -> None:
-        """Play more of the answer, on a line that does."""
-        response = self.conversation.response
-        if self._sound is not None and response is not None and pcm:
-            self._sounding = response.id
-            self._sound.play(response.id, pcm)
+    def _take_written(self, frame: Frame) -> bool:
+        """Of the language model: function calls, and an answer that is not spoken."""
+        conversation = self.conversation
+        if conversation.response is None:
+            return True
+        match frame:
+            case FunctionCalls(calls=calls, after_text=after_text):
+                if after_text:
+                    conversation.open_message()
+                for call in calls:
+                    conversation.called(call.name, call.id, call.arguments or "{}")
+            case CutShort(reason=reason):
+                conversation.cut(reason)
+            case _ if conversation.response.settings.speaks:
+                return False
+            case LLMTextFrame(text=text):
+                conversation.written(text)
+            case LLMFullResponseEndFrame():
+                self._answered()
+        return True
 
-    def answered(self) -> None:
+    def _take_spoken(self, frame: Frame) -> bool:
+        """Speech, which a line may play, and its end."""
+        if isinstance(frame, LLMFullResponseEndFrame):
+            self._answered()
+            return False
+        words = frame.metadata.get(SPOKEN, ())
+        audio = frame.audio if isinstance(frame, TTSAudioRawFrame) else b""
+        if audio:
+            self.turns.sounded()
+        for word in words:
+            self.turns.heard(word.text if word.joined else f" {word.text}")
+        self.conversation.spoken(words, audio)
+        response = self.conversation.response
+        if self._sound is not None and response is not None and audio:
+            self._sounding = response.id
+            self._sound.play(response.id, audio)
+        return False
+
+    def _answered(self) -> None:
         """The answer is complete."""
         self.conversation.measured(self.turns.marks)
         self.conversation.answered()
