@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -85,14 +84,15 @@ class RtcLine:
         self._timeouts = node.settings.timeouts
         # Bytes that the client takes in one message.
         self._most = 0
-        # Messages that were not read yet, and the user's voice, pcm; set when there is more of either, or an end.
-        self._messages: deque[str | bytes] = deque()
+        # Messages that were not read yet, at most `MAX_MESSAGES`; None behind the last.
+        self._messages: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        # The user's voice, pcm; set when there is more of it, or an end.
         self._voice: deque[bytes] = deque(maxlen=round(MAX_VOICE_S / 0.02))  # of packets of 20 ms
-        self._has_message, self._has_voice, self._has_room = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        # Numbers of the track for the responses that it has.
-        self._numbers: dict[str, int] = {}
-        self._counter = itertools.count(1)
-        self._ended: set[str] = set()
+        self._has_voice = asyncio.Event()
+        # Set when there may be room for more messages, or an end.
+        self._has_room = asyncio.Event()
+        # Responses that the track has, and whether it has all of one.
+        self._given: dict[str, bool] = {}
         # Why the client is lost; None while it is not.
         self._lost: str | None = None
         self._peer = SpeechConnection(
@@ -113,10 +113,7 @@ class RtcLine:
     # ------------------------------------------------------------ messages
 
     async def receive(self) -> str | bytes | None:
-        while not self._messages and self._lost is None:
-            self._has_message.clear()
-            await self._has_message.wait()
-        return self._messages.popleft() if self._messages else None
+        return await self._messages.get()
 
     async def room(self) -> None:
         while self._lost is None and (
@@ -157,15 +154,15 @@ class RtcLine:
     def _lose(self, why: str) -> None:
         """The first reason counts."""
         self._lost = self._lost or why
-        for event in (self._has_message, self._has_voice, self._has_room):
-            event.set()
+        self._messages.put_nowait(None)
+        self._has_voice.set()
+        self._has_room.set()
 
     def _on_message(self, data: str | bytes) -> None:
-        if len(self._messages) == MAX_MESSAGES:
+        if self._messages.qsize() == MAX_MESSAGES:
             self._lose("the client sends too much")
         elif self._lost is None:
-            self._messages.append(data)
-            self._has_message.set()
+            self._messages.put_nowait(data)
 
     # ------------------------------------------------------------ sound
 
@@ -190,29 +187,26 @@ class RtcLine:
 
     def play(self, response_id: str, pcm: bytes) -> None:
         """Play more of a response, 24 kHz pcm_s16le."""
-        if response_id not in self._numbers:
-            self._numbers[response_id] = next(self._counter)
-        self._peer.track.write(self._numbers[response_id], pcm)
+        self._given.setdefault(response_id, False)
+        self._peer.track.write(response_id, pcm)
 
     def end(self, response_id: str) -> None:
         """All of a response was given to `play`, if any. Idempotent."""
-        if response_id in self._numbers:
-            self._ended.add(response_id)
-            self._peer.track.end(self._numbers[response_id])
+        if response_id in self._given:
+            self._given[response_id] = True
+            self._peer.track.end(response_id)
 
     def hush(self) -> Mapping[str, int]:
         """Drop what was not played; returns how much was of each response that was playing or waiting, ms."""
-        track, numbers, self._numbers = self._peer.track, self._numbers, {}
-        self._ended.clear()
-        played = {response_id: track.played_ms(number) or 0 for response_id, number in numbers.items()}
-        for number in numbers.values():
-            track.clear(number)
+        played = {response_id: self._peer.track.played_ms(response_id) or 0 for response_id in self._given}
+        for response_id in played:
+            self._peer.track.clear(response_id)
+        self._given.clear()
         return played
 
     def played(self) -> list[str]:
         """Responses that were played to their end since the last call."""
-        over = [each for each in self._ended if not self._peer.track.is_playing(self._numbers[each])]
+        over = [each for each, is_whole in self._given.items() if is_whole and not self._peer.track.is_playing(each)]
         for response_id in over:
-            self._ended.remove(response_id)
-            del self._numbers[response_id]
+            del self._given[response_id]
         return over

@@ -366,15 +366,17 @@ def from_beta(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def item_from_beta(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item whose parts have the beta's names as one of today."""
+    return _with_parts(item, _GA_PARTS)
+
+
+def _with_parts(item: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     content = item.get("content")
     if not isinstance(content, list):
         return dict(item)
-    parts = [part | {"type": _GA_PARTS.get(str(part.get("type")), part.get("type"))} for part in map(_object, content)]
-    return dict(item) | {"content": parts}
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {"type": value}
+    parts = [part if isinstance(part, dict) else {"type": part} for part in content]
+    return dict(item) | {
+        "content": [part | {"type": names.get(str(part.get("type")), part.get("type"))} for part in parts]
+    }
 
 
 def to_beta(event: Event) -> Iterator[Event]:
@@ -389,13 +391,13 @@ def to_beta(event: Event) -> Iterator[Event]:
     if "session" in event:
         event["session"] = _session_to_beta(event["session"])
     if "item" in event:
-        event["item"] = _item_to_beta(event["item"])
+        event["item"] = _with_parts(event["item"], _BETA_PARTS)
     if "response" in event:
         response = event["response"]
         modalities = ["audio", "text"] if "audio" in response["output_modalities"] else ["text"]
         event["response"] = response | {
             "modalities": modalities,
-            "output": [_item_to_beta(item) for item in response["output"]],
+            "output": [_with_parts(item, _BETA_PARTS) for item in response["output"]],
         }
     yield event
 
@@ -409,11 +411,3 @@ def _session_to_beta(session: dict[str, Any]) -> dict[str, Any]:
             value = value[part]
         flat[name] = _BETA_FORMATS[value["type"]] if name.endswith("_format") else value
     return flat | {"modalities": ["audio", "text"] if "audio" in session["output_modalities"] else ["text"]}
-
-
-def _item_to_beta(item: dict[str, Any]) -> dict[str, Any]:
-    if "content" not in item:
-        return item
-    return item | {
-        "content": [part | {"type": _BETA_PARTS.get(part["type"], part["type"])} for part in item["content"]]
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from agent_tts.engine_info import SAMPLE_RATE
@@ -77,39 +77,39 @@ class SpeechTrack:
         self.dtx = False
         # Packets of silence between contexts since the last of a context.
         self._silent = 0
-        self._contexts: dict[int, _ContextAudio] = {}
+        self._contexts: dict[Hashable, _ContextAudio] = {}
 
-    def write(self, context_no: int, pcm: bytes) -> None:
+    def write(self, context: Hashable, pcm: bytes) -> None:
         """Append audio of a context: pcm_s16le, 24 kHz, mono, of any length."""
-        audio = self._contexts.get(context_no)
+        audio = self._contexts.get(context)
         if audio is None:
-            audio = self._contexts[context_no] = _ContextAudio()
+            audio = self._contexts[context] = _ContextAudio()
         audio.samples += len(pcm) // 2
         audio.append(pcm)
 
-    def end(self, context_no: int) -> None:
+    def end(self, context: Hashable) -> None:
         """All audio of the context has been written. The rest of it is still played. Idempotent."""
-        audio = self._contexts.get(context_no)
+        audio = self._contexts.get(context)
         if audio is not None and not audio.ended:
             audio.end()
 
-    def clear(self, context_no: int) -> None:
+    def clear(self, context: Hashable) -> None:
         """Drop all audio that was not played. Idempotent."""
-        self._contexts.pop(context_no, None)
+        self._contexts.pop(context, None)
 
-    def played_ms(self, context_no: int) -> int | None:
+    def played_ms(self, context: Hashable) -> int | None:
         """Milliseconds of the context that were sent; None before the first, and after the end."""
-        audio = self._contexts.get(context_no)
+        audio = self._contexts.get(context)
         return audio.played_ms if audio is not None and audio.played else None
 
-    def wants(self, context_no: int) -> bool:
+    def wants(self, context: Hashable) -> bool:
         """Whether more audio of the context may be written now; `on_room` is called when it may be again."""
-        audio = self._contexts.get(context_no)
+        audio = self._contexts.get(context)
         return audio is None or audio.queued_ms < LEAD_MS
 
-    def is_playing(self, context_no: int) -> bool:
+    def is_playing(self, context: Hashable) -> bool:
         """Whether audio of the context waits; `on_room` is called when none does."""
-        audio = self._contexts.get(context_no)
+        audio = self._contexts.get(context)
         return audio is not None and audio.queued_ms > 0
 
     def next_packet(self) -> bytes | None:
@@ -126,14 +126,14 @@ class SpeechTrack:
     def _speech(self) -> bytes | None:
         """The next 20 ms of the contexts; None without any."""
         while self._contexts:
-            context_no, audio = next(iter(self._contexts.items()))
+            context, audio = next(iter(self._contexts.items()))
             if audio.pieces:
                 return self._play(audio)
             if not audio.ended:
                 # The engine is late, or waits for text. Silence from the same encoder keeps the listener's decoder in
                 # step with it.
                 return audio.encoder.encode(SILENT_PCM)[0][0]
-            del self._contexts[context_no]
+            del self._contexts[context]
         return None
 
     def _play(self, audio: _ContextAudio) -> bytes:
