@@ -94,12 +94,10 @@ async def run(
         ),
         observers=[call.turns],
         enable_rtvi=page,
-        rtvi_processor=PageMessages() if page else None,
+        rtvi_processor=PageMessages(call.turns) if page else None,
         enable_turn_tracking=False,
         idle_timeout_secs=idle_s,
     )
-    if page:
-        _listen_to_page(call, worker)
     runner = WorkerRunner(handle_sigint=False, check_dangling_tasks=False)
     await runner.add_workers(worker)
     task = asyncio.create_task(runner.run(), name=f"pipeline of call {call.id}")
@@ -129,7 +127,15 @@ def _dismantle(processor: FrameProcessor) -> None:
 
 
 class PageMessages(RTVIProcessor):
-    """Pipecat's processor, for the messages of `MESSAGE_TYPES`; others are refused, each with an error."""
+    """Pipecat's processor, for the messages of `MESSAGE_TYPES`; others are refused, each with an error.
+
+    The page has messages of its own: a change of the voice, and what it measured.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self._turns = turns
+        self.add_event_handler("on_client_message", self._take)
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         message = frame.message if isinstance(frame, InputTransportMessageFrame) else None
@@ -139,20 +145,12 @@ class PageMessages(RTVIProcessor):
             refused = ClientMessage(msg_id=str(message.get("id", ""))[:64], type="")
             await self.send_error_response(refused, f"the messages are {', '.join(MESSAGE_TYPES)}")
 
-
-def _listen_to_page(call: Call, worker: PipelineWorker) -> None:
-    """Handle the page's own RTVI messages: a change of the voice, and what the page measured."""
-    rtvi = worker.rtvi
-
-    async def on_client_message(_: RTVIProcessor, message: ClientMessage) -> None:
+    async def _take(self, _: RTVIProcessor, message: ClientMessage) -> None:
         data = message.data if isinstance(message.data, dict) else {}
         if message.type == "voice":
             wanted = {name: data[name] for name in VOICE_FIELDS if name in data and isinstance(data[name], str | None)}
-            given = AgentTTSService.Settings(**wanted)
-            await worker.queue_frame(TTSUpdateSettingsFrame(delta=given))
+            await self.push_frame(TTSUpdateSettingsFrame(delta=AgentTTSService.Settings(**wanted)))
         elif message.type in ("heard", "silent"):
-            call.turns.page(message.type, data.get("ms"))
+            self._turns.page(message.type, data.get("ms"))
         else:
-            await rtvi.send_error_response(message, "the types are voice, heard and silent")
-
-    rtvi.add_event_handler("on_client_message", on_client_message)
+            await self.send_error_response(message, "the types are voice, heard and silent")

@@ -20,15 +20,8 @@ from openai.types.chat.chat_completion_chunk import (
     ChoiceDeltaToolCall,
     ChoiceDeltaToolCallFunction,
 )
-from pipecat.frames.frames import (
-    DataFrame,
-    EagerEndOfTurnCancelFrame,
-    Frame,
-    LLMContextFrame,
-    UserStoppedSpeakingFrame,
-)
+from pipecat.frames.frames import DataFrame, EagerEndOfTurnCancelFrame
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.llm import OpenAILLMService
 
 from agent_tts.config.settings import AgentLlm
@@ -41,7 +34,7 @@ LIMIT_NAMES = ("max_tokens", "max_completion_tokens", None)
 # The reasons of chat completions lead to those of OpenAI's Realtime API.
 CUTS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
-require("pipecat-ai", {OpenAILLMService: "_client"})
+require("pipecat-ai", {OpenAILLMService: "_client _speculation_gate"})
 
 
 class AnswerFailed(Exception):
@@ -183,8 +176,6 @@ class ChatCompletions(OpenAILLMService):
         self._limit_name = limit.name
         # The longest answer of that request, in tokens.
         self._most = llm.max_tokens
-        # Whether the answer is to a turn that may not be over.
-        self._is_early = False
         # What is said where there is no answer.
         self.apology: Callable[[], str] = str
 
@@ -203,16 +194,9 @@ class ChatCompletions(OpenAILLMService):
         self._most = most[0] or self._llm.max_tokens
         return params if self._limit_name is None else params | {self._limit_name: most[0]}
 
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        if isinstance(frame, LLMContextFrame):
-            self._is_early = frame.speculation
-        elif isinstance(frame, UserStoppedSpeakingFrame):
-            self._is_early = False
-        await super().process_frame(frame, direction)
-
     async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
         """Tell the user why there is no answer in our words alone; an early answer is asked for again."""
-        if self._is_early:
+        if self._speculation_gate.is_speculating:
             await self.broadcast_frame(EagerEndOfTurnCancelFrame)
             return
         told = str(exception) if isinstance(exception, AnswerFailed) else error_msg

@@ -173,6 +173,10 @@ class SegmentedRecogniser(SegmentedSTTService):
         # Of the segments in Pipecat's queue, what recognises each already.
         self._begun: deque[asyncio.Task[list[Frame | None]] | None] = deque()
 
+    @property
+    def wants_wav_segments(self) -> bool:
+        return False
+
     async def pause(self, pauses: bool) -> None:
         """The voice pauses, or goes on."""
         await self._drop_ahead()
@@ -264,10 +268,6 @@ class ScriptedSTT(SegmentedRecogniser):
     def __init__(self, words: str) -> None:
         super().__init__(settings=STTSettings(model="scripted", language=None), ttfs_p99_latency=SCRIPTED_LATENCY_S)
         self._words = words
-
-    @property
-    def wants_wav_segments(self) -> bool:
-        return False
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         yield TranscriptionFrame(self._words, "", time_now_iso8601(), None)

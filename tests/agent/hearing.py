@@ -22,10 +22,6 @@ class GrammarSTT(SegmentedRecogniser):
         super().__init__(settings=STTSettings(model="grammar", language=None), ttfs_p99_latency=0.5)
         self._takes_s = takes_s
 
-    @property
-    def wants_wav_segments(self) -> bool:
-        return False
-
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         await asyncio.sleep(self._takes_s)
         if text := recognise(audio, self.sample_rate):
