@@ -77,8 +77,7 @@ class Calls:
         offer, client = sdp.read_offer(call.sdp, microphone=True), Client(call.key_id, call.token)
         last = self._peers.get(call.instead or "")
         if last is not None and last.client.key_id == client.key_id:
-            last.task.cancel()
-            await asyncio.wait([last.task])
+            await self._end(last.task)
         async with contextlib.AsyncExitStack() as resources:
             owner = await resources.enter_async_context(self.admitted("webrtc", client))
             connection = SmallWebRTCConnection(ice_servers=ice.servers(self._node.settings))
@@ -160,12 +159,16 @@ class Calls:
 
     async def close(self) -> None:
         """End every call that has a task, and wait until all of it is closed."""
-        tasks = dict(self._tasks)
+        await self._end(*self._tasks)
+
+    async def _end(self, *tasks: asyncio.Task[None]) -> None:
+        owned = [self._tasks[task] for task in tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for owned in tasks.values():
-            await owned.aclose()  # a task that was cancelled before its first step closed nothing
+        if tasks:
+            await asyncio.wait(tasks)
+        for each in owned:
+            await each.aclose()  # a task that was cancelled before its first step closed nothing
 
     @property
     def deaf(self) -> str | None:
