@@ -18,12 +18,12 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.tests.utils import run_test
-from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.barge_in import BargeIn, EchoGuard
 from agent_tts.agent.playout import Playout
 from agent_tts.integrations.pipecat.service import AgentTTSService
-from tests.agent.test_playout import Ear, Notes
+from tests.agent.pipelines import Seen, running
+from tests.agent.test_playout import Notes
 from tests.support import present, until
 
 SLOW_S = 0.3
@@ -44,20 +44,17 @@ async def test_a_transcription_waits_until_the_interruption_is_committed() -> No
 
     Mutation: no `_wait_for_commit`.
     """
-    playout, user, assistant = Playout(Notes(), AgentTTSService()), Ear(), Ear()
+    playout, user, assistant = Playout(Notes(), AgentTTSService()), Seen(), Seen()
     pipeline = Pipeline([BargeIn(playout, assistant), user, Slow(), playout, assistant])
     worker = PipelineWorker(pipeline, enable_rtvi=False)
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    task = asyncio.create_task(runner.run())
-    try:
+    async with running(worker):
         await worker.queue_frame(LLMFullResponseStartFrame())
         await until(lambda: playout.busy)
         began = time.monotonic()
         await worker.queue_frame(TranscriptionFrame("  ", "", ""))
         await worker.queue_frame(TranscriptionFrame("Stop.", "", ""))
 
-        def at(ear: Ear, kind: type[Frame], text: str = "") -> float | None:
+        def at(ear: Seen, kind: type[Frame], text: str = "") -> float | None:
             found = (a for a, frame in ear.frames if type(frame) is kind and text in getattr(frame, "text", ""))
             return next(found, None)
 
@@ -65,10 +62,7 @@ async def test_a_transcription_waits_until_the_interruption_is_committed() -> No
         heard_at, cut_at = at(user, TranscriptionFrame, "Stop."), at(assistant, InterruptionFrame)
         assert heard_at is not None
         assert began + SLOW_S <= present(cut_at) <= heard_at
-        assert len([frame for _, frame in assistant.frames if isinstance(frame, InterruptionFrame)]) == 1
-    finally:
-        await runner.cancel()
-        await task
+        assert len(assistant.of(InterruptionFrame)) == 1
 
 
 async def test_the_echo_guard_mutes_the_voice_detector_at_the_start_of_an_answer() -> None:

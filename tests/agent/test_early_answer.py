@@ -29,14 +29,15 @@ from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.turns import AgentMetrics, Turns
 from agent_tts.config.settings import AgentLlm
 from tests.agent.llm_server import MODEL, LlmServer, Scripted, call, running_llm, status, stream
-from tests.agent.test_turn_end import SILENCE_S, After, Said, heard, talk
+from tests.agent.pipelines import Seen
+from tests.agent.test_turn_end import SILENCE_S, Said, heard, talk
 from tests.support import typed
 
 WHOLE = "A table for four."
 early_talk = partial(talk, hears_end=False, early=2)
 
 
-def asked(after: After) -> list[tuple[bool, str]]:
+def asked(after: Seen) -> list[tuple[bool, str]]:
     """Whether the language model was asked early, and the end of the conversation."""
     contexts = [frame for _, frame in after.of(LLMContextFrame)]
     return [(frame.speculation, frame.context.get_messages()[-1]["content"]) for frame in contexts]
@@ -174,7 +175,7 @@ class Served:
         self.marks: list[dict[str, Any]] = []
         self.turns = Turns("call", AgentMetrics(self.registry), self.marks.append)
 
-    async def talk(self, script: Any) -> tuple[Said, After, OneMessageContext]:
+    async def talk(self, script: Any) -> tuple[Said, Seen, OneMessageContext]:
         observers: list[BaseObserver] = [self.told, self.turns]
         return await early_talk(script, llm=self.llm, observers=observers, asked="Hello.", rest_s=30)
 
@@ -191,7 +192,7 @@ async def served(*answers: Scripted) -> AsyncIterator[Served]:
         yield Served(server, llm)
 
 
-def written(after: After) -> str:
+def written(after: Seen) -> str:
     return "".join(frame.text for _, frame in after.of(LLMTextFrame))
 
 

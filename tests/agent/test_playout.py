@@ -23,14 +23,13 @@ from pipecat.frames.frames import (
 )
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.transports.base_output import BaseOutputTransport
-from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.playout import CHUNK_MS, LEAD_MS, MAX_QUEUED_MS, MAX_UNSENT_MS, PIECE_MS, Playout
 from agent_tts.agent.turns import Turns
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.integrations.pipecat.words import SPOKEN, SpokenWord
+from tests.agent.pipelines import Seen, running
 from tests.integrations.pipecat.pipeline import Loudspeaker
 from tests.support import until
 
@@ -61,24 +60,14 @@ class Notes(Turns):
         self.told.append("finished")
 
 
-class Ear(FrameProcessor):
-    """Records the frames that leave the playout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[tuple[float, Frame]] = []
-
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        self.frames.append((time.monotonic(), frame))
-        await self.push_frame(frame, direction)
+class Ear(Seen):
+    """What leaves the playout."""
 
     def audio_ms(self) -> float:
-        audio = [frame for _, frame in self.frames if isinstance(frame, TTSAudioRawFrame)]
-        return sum(frame.num_frames for frame in audio) * 1_000 / RATE
+        return sum(frame.num_frames for _, frame in self.of(TTSAudioRawFrame)) * 1_000 / RATE
 
     def words(self) -> list[str]:
-        return [frame.text for _, frame in self.frames if isinstance(frame, TTSTextFrame)]
+        return [frame.text for _, frame in self.of(TTSTextFrame)]
 
 
 class Lagging(Loudspeaker):
@@ -102,14 +91,8 @@ async def playing(
     playout = Playout(notes, AgentTTSService(), output)
     parts = [playout, ear, *([] if output is None else [output])]
     worker = PipelineWorker(Pipeline(parts), params=PipelineParams(audio_out_sample_rate=out_rate), enable_rtvi=False)
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    task = asyncio.create_task(runner.run())
-    try:
+    async with running(worker):
         yield worker, playout, ear, notes
-    finally:
-        await runner.cancel()
-        await task
 
 
 def spoken(words: str, ms: int = 400) -> list[Frame]:

@@ -21,15 +21,15 @@ from pipecat.observers.base_observer import BaseObserver
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair, LLMUserAggregatorParams
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.turns.user_start import TranscriptionUserTurnStartStrategy, VADUserTurnStartStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
-from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.one_message import OneMessageContext
 from agent_tts.agent.stt import RecognisingFrame
 from agent_tts.agent.turn_end import TurnEnd
 from agent_tts.config.settings import Agent
+from tests.agent.pipelines import Seen, running
 
 START_S = STOP_S = 0.2
 SILENCE_S, RESUME_S = 2.0, 1.0
@@ -58,22 +58,6 @@ class Melody(BaseTurnAnalyzer):
 
     def clear(self) -> None:
         pass
-
-
-class After(FrameProcessor):
-    """Notes what comes after the user's aggregator, and when."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[tuple[float, Frame]] = []
-
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        self.frames.append((time.monotonic(), frame))
-        await self.push_frame(frame, direction)
-
-    def of(self, kind: type[Frame]) -> list[tuple[float, Any]]:
-        return [(at, frame) for at, frame in self.frames if isinstance(frame, kind)]
 
 
 class Said:
@@ -127,7 +111,7 @@ async def talk(
     llm: FrameProcessor | None = None,
     observers: list[BaseObserver] | None = None,
     rest_s: float = 4.0,
-) -> tuple[Said, After, OneMessageContext]:
+) -> tuple[Said, Seen, OneMessageContext]:
     agent = Agent(turn_silence_s=SILENCE_S, resume_after_s=RESUME_S)
     context = OneMessageContext([{"role": "assistant", "content": asked}] if asked else [])
     starts = [
@@ -136,21 +120,15 @@ async def talk(
     ]
     strategies = UserTurnStrategies(start=starts, stop=[TurnEnd(Melody(hears_end), context, agent, early)])
     user = LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=15, empty_user_turn=None)
-    after = After()
+    after = Seen()
     pair = LLMContextAggregatorPair(context, user_params=user)
     parts = [pair.user(), *([] if llm is None else [llm]), after, pair.assistant()]
     worker = PipelineWorker(Pipeline(parts), enable_rtvi=False, observers=observers)
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    task = asyncio.create_task(runner.run())
     said = Said(worker)
-    try:
+    async with running(worker):
         await asyncio.sleep(0.5)
         await script(said)
         await asyncio.sleep(rest_s)
-    finally:
-        await runner.cancel()
-        await task
     return said, after, context
 
 

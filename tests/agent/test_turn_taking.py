@@ -15,7 +15,6 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.workers.runner import WorkerRunner
 
 from agent_tts.agent.barge_in import EchoGuard
 from agent_tts.agent.call import IN_RATE
@@ -24,6 +23,7 @@ from agent_tts.agent.stt import SpeechToText, _loaded
 from agent_tts.config.settings import Agent, AgentStt
 from pipelines.voice_agent import turn_taking
 from tests.agent.people import says, silence
+from tests.agent.pipelines import running
 from tests.recogniser import TINY_EN, to_16k
 from tests.support import until
 
@@ -85,14 +85,8 @@ async def listening(whisper: SpeechToText, agent: Agent, said: str = "") -> Asyn
     pair, asked = LLMContextAggregatorPair(context, user_params=turn_taking(agent, context, stt)), Asked()
     pipeline = Pipeline([stt, EchoGuard(agent.echo_guard_s), pair.user(), asked])
     worker = PipelineWorker(pipeline, params=PipelineParams(audio_in_sample_rate=IN_RATE), enable_rtvi=False)
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    task = asyncio.create_task(runner.run())
-    try:
+    async with running(worker):
         yield Listener(worker, asked)
-    finally:
-        await runner.cancel()
-        await task
 
 
 async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToText) -> None:
