@@ -21,17 +21,19 @@ Noise = Literal["burst", "breath", "hum"]
 Sound = NDArray[np.float32]  # float32[n] at RATE, mono, full scale 1
 
 
-@functools.lru_cache(maxsize=1_000)
 def says(text: str, seed: int) -> Sound:
-    """A sentence of the person with this seed, from its first sound to its last.
-
-    Raises ImportError: hibari, of agent-tts[voice], is not installed.
-    """
+    """A sentence of the person with this seed. Raises as `spoken`."""
     draw = np.random.default_rng(seed)
     speed, pitch = (round(float(draw.uniform(*bounds)), 2) for bounds in (SPEED, PITCH))
-    spoken = _voice().speak([f"{word} " for word in text.split()], (), speed=speed, pitch=pitch, seed=seed)
-    first = min(begin for begin, end in spoken.words if end > begin)
-    return (spoken.samples[first : spoken.cuts[-1]] / np.float32(32_768)).astype(np.float32)
+    return spoken(text, seed, speed, pitch)
+
+
+@functools.lru_cache(maxsize=1_000)
+def spoken(text: str, seed: int, speed: float = 1.0, pitch: float = 1.0) -> Sound:
+    """A sentence from its first sound to its last. Raises ImportError: hibari (agent-tts[voice]) is not installed."""
+    made = _voice().speak([f"{word} " for word in text.split()], (), speed=speed, pitch=pitch, seed=seed)
+    first = min(begin for begin, end in made.words if end > begin)
+    return (made.samples[first : made.cuts[-1]] / np.float32(32_768)).astype(np.float32)
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from tests.measure.chat import MODEL, running_chat
+from tests.measure.chat import MODEL, chunk_line, running_chat
 
 __all__ = ["MODEL"]
 
@@ -36,20 +35,14 @@ def stream(*deltas: dict[str, Any] | float, finish: str | None = "stop", ends: b
             if isinstance(delta, float):
                 await asyncio.sleep(delta)
             else:
-                yield _line(delta, None)
+                yield chunk_line(delta, None)
         if finish is not None:
-            yield _line({}, finish)
+            yield chunk_line({}, finish)
             if not ends:
                 await asyncio.sleep(60)
             yield "data: [DONE]\n\n"
 
     return lambda: StreamingResponse(lines(), media_type="text/event-stream")
-
-
-def _line(delta: dict[str, Any], finish: str | None) -> str:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
-    return f"data: {json.dumps(chunk)}\n\n"
 
 
 def call(index: int | None, name: str | None, arguments: object, call_id: str | None = None) -> dict[str, Any]:

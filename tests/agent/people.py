@@ -1,35 +1,20 @@
-"""Callers: natural speech by the voice of hibari, and noises, each with a seed. pcm_s16le at 24 kHz, mono."""
+"""The callers of the benchmark of agents, at the speed of the voice. pcm_s16le at 24 kHz, mono."""
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
-from numpy.typing import NDArray
 
-from agent_tts.engine.hibari.speech import HibariVoice
-
-RATE = 24_000
-FULL = 32_767
+from agent_tts.bench import people
+from agent_tts.bench.people import RATE, Sound
 
 
-@functools.cache
-def _voice() -> HibariVoice:
-    voice = HibariVoice("heart")
-    voice.load()
-    return voice
-
-
-@functools.lru_cache(maxsize=64)
 def says(text: str, speed: float = 1.0, seed: int = 0) -> bytes:
-    """A sentence, at about -20 dBFS, from its first sound to its last."""
-    words = [f"{word} " for word in text.split()]
-    spoken = _voice().speak(words, (), speed=speed, seed=seed)
-    return pcm(spoken.samples[spoken.words[0][0] : spoken.words[-1][1]])
+    """A sentence, at about -20 dBFS."""
+    return pcm(people.spoken(text, seed, speed))
 
 
-def pcm(samples: NDArray[np.float32]) -> bytes:
-    return np.clip(samples, -FULL, FULL).astype("<i2").tobytes()
+def pcm(sound: Sound) -> bytes:
+    return np.clip(sound * 32_768, -32_768, 32_767).astype("<i2").tobytes()
 
 
 def silence(seconds: float) -> bytes:
@@ -38,14 +23,9 @@ def silence(seconds: float) -> bytes:
 
 def noise(seconds: float, dbfs: float, seed: int) -> bytes:
     """A burst of white noise that fades in and out."""
-    count = round(RATE * seconds)
-    shape = np.hanning(count) * FULL * 10 ** (dbfs / 20)
-    return pcm((np.random.default_rng(seed).standard_normal(count) * shape).astype(np.float32))
+    return pcm(people.noise("burst", seconds, seed) * np.float32(10 ** (dbfs / 20)))
 
 
 def at_level(speech: bytes, dbfs: float) -> bytes:
     """The same sound with this level of its loudest half-second."""
-    samples = np.frombuffer(speech, "<i2").astype(np.float32)
-    blocks = [samples[at : at + RATE // 2] for at in range(0, max(1, len(samples) - RATE // 2), RATE // 10)]
-    loudest = max(float(np.sqrt(np.mean(block**2))) for block in blocks)
-    return pcm(samples * np.float32(FULL * 10 ** (dbfs / 20) / loudest))
+    return pcm(people.at_level(np.frombuffer(speech, "<i2") / np.float32(32_768), dbfs))

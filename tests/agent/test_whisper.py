@@ -12,11 +12,12 @@ from pipecat.services.whisper.stt import WhisperSTTService
 
 from agent_tts.agent.stt import SpeechToText, _loaded, _SharedWhisper, shares
 from agent_tts.agent.wording import UNSURE
+from agent_tts.bench.people import RATE
 from agent_tts.config.settings import AgentStt
 from tests.agent.caller import calling
 from tests.agent.llm_server import running_llm
 from tests.agent.node import running_agent
-from tests.agent.people import RATE, noise, says
+from tests.agent.people import noise, says
 from tests.recogniser import TINY_EN, to_16k
 from tests.support import typed
 

@@ -93,13 +93,14 @@ async def _tokens(
     reason = "stop"
     for delta in deltas:
         reason = delta.get("finish_reason", reason)
-        yield _chunk(delta, None)
+        yield chunk_line(delta, None)
         await asyncio.sleep(token_s)
-    yield _chunk({}, reason)
+    yield chunk_line({}, reason)
     yield "data: [DONE]\n\n"
 
 
-def _chunk(delta: dict[str, Any], reason: str | None) -> str:
+def chunk_line(delta: dict[str, Any], reason: str | None) -> str:
+    """A chunk of a stream."""
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
     return f"data: {json.dumps(chunk)}\n\n"
