@@ -162,7 +162,7 @@ class Calls:
         await self._end(*self._tasks)
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
-        owned = [self._tasks[task] for task in tasks]
+        owned = [self._tasks[task] for task in tasks if task in self._tasks]
         for task in tasks:
             task.cancel()
         if tasks:
