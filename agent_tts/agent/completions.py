@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -150,11 +151,12 @@ class TokenLimit:
     def __init__(self, setting: str) -> None:
         self._names = LIMIT_NAMES if setting == "auto" else (None if setting == "none" else setting,)
         # The last that the server took.
-        self.name = self._names[0]
+        self.taken = self._names[0]
 
-    def other(self, refused: list[str | None]) -> list[str | None]:
-        """The names that are left, best first."""
-        return [name for name in self._names if name not in refused]
+    @property
+    def names(self) -> list[str | None]:
+        """Those to be tried, best first."""
+        return sorted(self._names, key=lambda name: name != self.taken)
 
 
 class ChatCompletions(OpenAILLMService):
@@ -173,7 +175,7 @@ class ChatCompletions(OpenAILLMService):
         self._limit = limit
         self._for_client = for_client
         # By which name the request now being made has the longest answer.
-        self._limit_name = limit.name
+        self._limit_name = limit.taken
         # The longest answer of that request, in tokens.
         self._most = llm.max_tokens
         # What is said where there is no answer.
@@ -209,35 +211,33 @@ class ChatCompletions(OpenAILLMService):
     async def _answer(self, context: LLMContext) -> AsyncGenerator[ChatCompletionChunk]:
         loop = asyncio.get_running_loop()
         due = loop.time() + self._llm.first_token_s
-        self._limit_name, refused, is_second = self._limit.name, list[str | None](), False
+        self._limit_name, *names = self._limit.names
+        is_second = False
         while True:
             reader = ChunkReader()
             try:
                 async with aclosing(self._chunks(context, reader, due)) as chunks:
                     async for chunk in chunks:
                         yield chunk
-                self._limit.name = self._limit_name
+                self._limit.taken = self._limit_name
                 return
             except _FAULTS as error:
                 logger.warning("agent: the language model at {}: {!r}", self._client.base_url, error)
-                if reader.has_text or reader.finish in CUTS:
-                    why: str | None = reason_of(error, self._llm)
-                elif self._is_limit_refused(error):
-                    refused.append(self._limit_name)
-                    names = self._limit.other(refused)
-                    self._limit_name, why = (names[0], None) if names else (None, reason_of(error, self._llm))
-                else:
+                asks_again = not reader.has_text and reader.finish not in CUTS
+                if asks_again and self._is_limit_refused(error):
+                    asks_again = bool(names)
+                    self._limit_name = names.pop(0) if names else None
+                elif asks_again:
                     wait_s = _retry_s(error)
-                    is_over = is_second or wait_s is None or loop.time() + wait_s >= due
-                    why = reason_of(error, self._llm) if is_over else None
-                    is_second = True
-                    if not is_over:
-                        await asyncio.sleep(wait_s or 0.0)
-                if why is not None:
+                    asks_again = not is_second and loop.time() + wait_s < due
+                    if asks_again:
+                        is_second = True
+                        await asyncio.sleep(wait_s)
+                if not asks_again:
                     said = self.apology()
                     if said and not self._for_client:
                         yield _chunk(ChoiceDelta(content=f" {said}" if reader.has_text else said))
-                    raise AnswerFailed(why) from error
+                    raise AnswerFailed(reason_of(error, self._llm)) from error
 
     async def _chunks(
         self, context: LLMContext, reader: ChunkReader, due: float
@@ -323,19 +323,19 @@ def reason_of(error: Exception, llm: AgentLlm) -> str:
     return _BROKEN
 
 
-def _retry_s(error: Exception) -> float | None:
-    """After how long another request may help; None if none does."""
+def _retry_s(error: Exception) -> float:
+    """After how long another request may help; infinite if none does."""
     if isinstance(error, TimeoutError):
-        return None
+        return math.inf
     if not isinstance(error, openai.APIStatusError):
         return RETRY_S
     if error.status_code < 500 and error.status_code not in (408, 409, 429):
-        return None
+        return math.inf
     try:
         wait_s = float(error.response.headers.get("retry-after", RETRY_S))
     except ValueError:  # a date
-        return None
-    return wait_s if wait_s <= MOST_RETRY_S else None
+        return math.inf
+    return wait_s if wait_s <= MOST_RETRY_S else math.inf
 
 
 def _chunk(delta: ChoiceDelta, like: ChatCompletionChunk | None = None) -> ChatCompletionChunk:
