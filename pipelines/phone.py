@@ -62,7 +62,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.processes.process import leave
 from agent_tts.serve.processes.run import run
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.transports.websocket import CLOSE_CODES
+from agent_tts.serve.transports.websocket import CLOSE_CODES, close_reason
 
 RATE = 8_000  # Hz
 START_S = 5.0  # for the carrier's first messages
@@ -239,7 +239,7 @@ class PhoneServer(AgentServer):
             pass
         except SpeechError as error:
             self.node.metrics.refused.labels(error.code).inc()
-            code, why = CLOSE_CODES.get(error.code, 1008), error.message[:120]
+            code, why = CLOSE_CODES.get(error.code, 1008), close_reason(error.message)
         finally:
             if _gone(websocket) is None and websocket.application_state is WebSocketState.CONNECTED:
                 with contextlib.suppress(Exception):  # the caller hung up just now
