@@ -28,14 +28,12 @@ from agent_tts.agent.realtime.shapes import (
     SessionSettings,
     SharedSettings,
     Truncate,
-    as_error,
     audio_of,
     checked,
     decode_audio,
     from_beta,
     item_from_beta,
     merged,
-    retry_of,
     to_beta,
 )
 from agent_tts.errors import SpeechError
@@ -310,7 +308,8 @@ class Conversation:
             self._check_voice(voice)
         except SpeechError as error:
             if voice not in OPENAI_VOICES:
-                raise as_error(error, f"{place}.audio.output.voice") from None
+                param = f"{place}.audio.output.voice"
+                raise RealtimeError(error.code, error.message, param, error.retry_after_ms) from None
 
     def _detect(self) -> None:
         detection = None if self._deaf else self.session.audio.input.turn_detection
@@ -654,7 +653,8 @@ class Conversation:
 
     def refused(self, code: str, message: str, retry_after_ms: int | None) -> None:
         """The answer is not begun."""
-        error = {"type": "server_error", "code": code, "message": message} | retry_of(retry_after_ms)
+        error = {"type": "server_error", "code": code, "message": message}
+        error |= {} if retry_after_ms is None else {"retry_after_ms": retry_after_ms}
         self._finish("failed", {"type": "failed", "error": error})
 
     def cut(self, reason: str | None) -> None:

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
-from agent_tts.agent.realtime.shapes import OPENAI_VOICES, RealtimeError, SessionSettings, Shape, checked, merged
+from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, Shape, checked, merged
 from agent_tts.errors import Internal, InvalidRequest, SpeechError
 from agent_tts.protocol.validation import NOT_JSON, parse
 from agent_tts.serve.access.guard import Client
@@ -81,14 +81,11 @@ class RealtimeEndpoint:
         settings = SessionSettings(instructions=self._node.settings.agent.llm.instructions, model=query.get("model"))
         asked = {"type": "transcription"} if query.get("intent") == "transcription" else {}
         carried = json.loads(zlib.decompress(client.carried)) if client.carried else {}
-        try:
-            for more in (asked, carried, given or {}):
-                settings = merged(settings, more, "session")
-            voice = settings.audio.output.voice
-            if voice is not None and voice not in OPENAI_VOICES:
-                check_voice(self._node, voice)
-        except RealtimeError as error:
-            raise InvalidRequest(error.message, error.param) from None
+        for more in (asked, carried, given or {}):
+            settings = merged(settings, more, "session")
+        voice = settings.audio.output.voice
+        if voice is not None and voice not in OPENAI_VOICES:
+            check_voice(self._node, voice)
         return settings
 
     async def call(self, offer: sdp.Offer, client: Client, start: SessionSettings) -> tuple[str, str]:
@@ -132,10 +129,7 @@ async def create_client_secret(request: Request, client: Authorized) -> Response
     """A key for a page that begins realtime sessions of this kind, until it expires."""
     endpoint: RealtimeEndpoint = request.app.state.realtime
     given = await read_as(request, lambda body: parse(body, NOT_JSON) if body else {})
-    try:
-        body: ClientSecretBody = checked(ClientSecretBody, given)
-    except RealtimeError as error:
-        raise InvalidRequest(error.message, error.param) from None
+    body: ClientSecretBody = checked(ClientSecretBody, given)
     settings = endpoint.start({}, client, body.session)
     content = await node_of(request).computing(zlib.compress, json.dumps(body.session).encode())
     if len(content) > MAX_CARRIED:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from agent_tts.errors import SpeechError
+from agent_tts.errors import InvalidRequest
 from agent_tts.protocol.validation import first_complaint
 from agent_tts.speech.audio.encoding import PcmEncoding
 
@@ -23,12 +23,7 @@ OPENAI_VOICES = frozenset(
 MAX_EVENT_ID = 512  # characters; a longer one is not told again
 
 
-def retry_of(retry_after_ms: int | None) -> Event:
-    """The field of an error that says when to try again, beside OpenAI's own fields."""
-    return {} if retry_after_ms is None else {"retry_after_ms": retry_after_ms}
-
-
-class RealtimeError(Exception):
+class RealtimeError(InvalidRequest):
     """A refusal in OpenAI's form; the session goes on.
 
     Args:
@@ -38,17 +33,16 @@ class RealtimeError(Exception):
     """
 
     def __init__(self, code: str, message: str, param: str | None = None, retry_after_ms: int | None = None) -> None:
-        super().__init__(message)
-        self.code, self.message, self.param, self.retry_after_ms = code, message, param, retry_after_ms
+        super().__init__(message, param)
+        self.openai_code, self.retry_after_ms = code, retry_after_ms
         self.event_id: object = None  # of a message that is not taken at all
 
     def event(self, event_id: object) -> Event:
         """The message that tells it; `event_id` is that of the client's message."""
         kind = "invalid_request_error" if self.retry_after_ms is None else "server_error"
-        error = {"type": kind, "code": self.code, "message": self.message, "param": self.param}
-        error |= retry_of(self.retry_after_ms)
+        error = {"type": kind, "code": self.openai_code, "message": self.message, "param": self.param}
         known = isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID
-        return {"type": "error", "error": error | {"event_id": event_id if known else None}}
+        return {"type": "error", "error": {**error, **self.again, "event_id": event_id if known else None}}
 
 
 class Shape(BaseModel):
@@ -320,11 +314,6 @@ def _places_of_audio(message: Event) -> Iterator[Event]:
         match item:
             case {"content": [*parts]}:
                 yield from (part for part in parts if isinstance(part, dict))
-
-
-def as_error(error: SpeechError, param: str | None = None) -> RealtimeError:
-    """An error of the node in OpenAI's form."""
-    return RealtimeError(error.code, error.message, param, error.retry_after_ms)
 
 
 # ------------------------------------------------------------ the beta
