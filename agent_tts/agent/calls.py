@@ -86,8 +86,7 @@ class Calls:
             longest = min(self._node.settings.limits.message_bytes, MAX_MESSAGE)
             flow = Flow(self._node.fair_queue.share(client.key_id))
             guard = PeerGuard(connection.pc, self._node.metrics, flow, longest, WORK_PER_KIB)
-            resources.callback(guard.close)
-            resources.push_async_callback(_close, connection, guard)
+            resources.push_async_callback(guard.close, f"call {session_id}", connection.disconnect, CLOSE_S)
             style = self._style(call.voice, call.language, call.instructions)
             self._node.service.resolve(style)
             try:
@@ -287,13 +286,3 @@ def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Callable[[
         return "the caller is gone" if clock() > due else None
 
     return gone
-
-
-async def _close(connection: SmallWebRTCConnection, guard: PeerGuard) -> None:
-    """Close a connection in bounded time."""
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await guard.stop_connecting()
-            await connection.disconnect()
-    except TimeoutError:
-        logger.error("agent: a connection did not close in {:g} s", CLOSE_S)

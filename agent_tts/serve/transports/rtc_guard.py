@@ -107,19 +107,26 @@ class PeerGuard:
         self._ties = contextlib.ExitStack()
         connection.on("signalingstatechange", lambda: self._on_signaling(connection))
 
-    async def stop_connecting(self) -> None:
-        """End the handshake, if it runs. To be called before the connection is closed: aiortc would go on, and start
-        what nobody stops. Cancelling the wait is safe.
+    async def close(self, name: str, close: Callable[[], Awaitable[object]], within_s: float) -> None:
+        """Have `close` close the connection within so many seconds, and let it go; `name` is for the log."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._stop_connecting()
+                await close()
+        except TimeoutError:
+            logger.error("{}: the connection did not close in {:g} s", name, within_s)
+        finally:
+            self._inbox.clear()
+            self._ties.close()
+
+    async def _stop_connecting(self) -> None:
+        """End the handshake, if it runs, before the connection is closed: aiortc would go on, and start what nobody
+        stops. Cancelling the wait is safe.
         """
         while self._connecting:
             for task in self._connecting:  # again, if `asyncio.wait_for` has swallowed it
                 task.cancel()
             await asyncio.wait(self._connecting, timeout=CANCEL_AGAIN_S)
-
-    def close(self) -> None:
-        """Drop what waits, and let the connection go. For one that is closed."""
-        self._inbox.clear()
-        self._ties.close()
 
     def drop(self, reason: str) -> None:
         """Count a datagram that is not handled."""

@@ -151,13 +151,7 @@ class SpeechConnection:
 
     async def close(self, name: str) -> None:
         """End everything in bounded time; `name` is for the log."""
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await self.guard.stop_connecting()
-                await self.connection.close()
-        except TimeoutError:
-            logger.error("{}: the connection did not close in {:g} s", name, CLOSE_S)
-        self.guard.close()
+        await self.guard.close(name, self.connection.close, CLOSE_S)
         self._on_message = _to_nobody
 
 
