@@ -93,7 +93,7 @@ class Calls:
                 async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
                     await connection.initialize(offer.sdp, "offer")
             except TimeoutError:
-                raise Internal("the offer was not answered in time") from None
+                raise Internal("the answer to the offer took too long") from None
             answer = connection.get_answer()
             if answer is None:
                 raise BadMessage("the offer cannot be answered")

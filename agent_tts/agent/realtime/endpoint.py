@@ -19,7 +19,7 @@ from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
 from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, Shape, checked, merged
-from agent_tts.errors import Internal, InvalidRequest, SpeechError
+from agent_tts.errors import InvalidRequest, SpeechError
 from agent_tts.protocol.validation import NOT_JSON, parse
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
@@ -95,11 +95,7 @@ class RealtimeEndpoint:
             line = RtcLine(self._node, client)
             resources.push_async_callback(line.close, 1000)
             session = RealtimeSession(self._node, line, client, start, self._calls.deaf, self._detectors)
-            try:
-                async with asyncio.timeout(self._node.settings.timeouts.handshake_s):
-                    answer = await line.answer(offer)
-            except TimeoutError:
-                raise Internal("the offer was not answered in time") from None
+            answer = await line.answer(offer)
             call_id = new_id("rtc")
             self._calls.own(f"realtime call {call_id}", partial(self._serve, session, owner), resources, session, line)
         return call_id, answer

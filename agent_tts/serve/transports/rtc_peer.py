@@ -18,7 +18,7 @@ from aiortc import (
 )
 from loguru import logger
 
-from agent_tts.errors import SlowConsumer, UnsupportedProtocol
+from agent_tts.errors import Internal, SlowConsumer, UnsupportedProtocol
 from agent_tts.messages import Audio
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Failed, Ping
@@ -80,7 +80,8 @@ class SpeechConnection:
         self.guard = PeerGuard(self.connection, node.metrics, flow, self._longest)
         # The channel, None until the client has opened it; when it must be there; how many others were opened.
         self.channel: RTCDataChannel | None = None
-        self._channel_due = time.monotonic() + 3 * node.settings.timeouts.handshake_s
+        self._handshake_s = node.settings.timeouts.handshake_s
+        self._channel_due = time.monotonic() + 3 * self._handshake_s
         self._strays = 0
         # When the client opened the channel or last sent a message, in monotonic seconds.
         self.alive_at = 0.0
@@ -104,11 +105,15 @@ class SpeechConnection:
     async def answer(self, offer: Offer) -> str:
         """Negotiate; returns the SDP of the answer, with all of the node's candidates.
 
-        After an error or a cancellation the caller must `close`.
+        After an error, such as `Internal` where it takes too long, or a cancellation the caller must `close`.
         """
         self.track.dtx = offer.dtx
-        await self.connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
-        await self.connection.setLocalDescription(await self.connection.createAnswer())
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                await self.connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
+                await self.connection.setLocalDescription(await self.connection.createAnswer())
+        except TimeoutError:
+            raise Internal("the answer to the offer took too long") from None
         return offer.answer(str(self.connection.localDescription.sdp))
 
     def gone(self, now: float) -> str | None:
