@@ -178,9 +178,6 @@ class RealtimeSession(BaseTransport):
         self._has_room = asyncio.Event()
         # Held while orders are carried out: they come from the reader, the recogniser and the pipeline.
         self._obeying = asyncio.Lock()
-        # What the models have: voice and speed; instructions and most tokens.
-        self._voice: tuple[str | None, float] = (agent.voice, 1.0)
-        self._prompt: tuple[str, int] | None = None
         # When the client or the models last did something, on the loop's clock.
         self._loop = asyncio.get_running_loop()
         self._active_at = self._loop.time()
@@ -442,7 +439,7 @@ class RealtimeSession(BaseTransport):
         await self._obey_all()
 
     async def _set(self, settings: SharedSettings, instructions: str) -> None:
-        """Tell the models what of this answer is not as in the last."""
+        """Tell the models how this answer is made."""
         agent, output = self._node.settings.agent, settings.audio.output
         voice = output.voice or agent.voice
         if voice in OPENAI_VOICES:
@@ -450,16 +447,12 @@ class RealtimeSession(BaseTransport):
                 check_voice(self._node, voice)
             except UnknownVoice:
                 voice = agent.voice
-        if self._voice != (voice, output.speed):
-            self._voice = (voice, output.speed)
-            tts = AgentTTSService.Settings(voice=voice, speed=output.speed)
-            await self._push(TTSUpdateSettingsFrame(delta=tts))
+        tts = AgentTTSService.Settings(voice=voice, speed=output.speed)
+        await self._push(TTSUpdateSettingsFrame(delta=tts))
         most = settings.max_output_tokens
         tokens = agent.llm.max_tokens if most == "inf" else min(most, agent.llm.max_tokens)
-        if self._prompt != (instructions, tokens):
-            self._prompt = (instructions, tokens)
-            llm = OpenAILLMService.Settings(system_instruction=instructions or None, max_tokens=tokens)
-            await self._push(LLMUpdateSettingsFrame(delta=llm))
+        llm = OpenAILLMService.Settings(system_instruction=instructions or None, max_tokens=tokens)
+        await self._push(LLMUpdateSettingsFrame(delta=llm))
 
     async def _recognise(self, stt: STTService) -> None:
         """Recognise the words of turns, one turn after another."""
