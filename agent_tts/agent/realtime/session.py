@@ -348,7 +348,6 @@ class RealtimeSession(BaseTransport):
             async with self._obeying:  # audio of messages and of the line is heard one after another
                 async with self._flow:
                     self.conversation.receive(told)
-                self.changed()
                 await self._obey_all()
 
     async def _listen(self, sound: RtcLine) -> None:
@@ -356,7 +355,6 @@ class RealtimeSession(BaseTransport):
         while (pcm := await sound.voice()) is not None:
             async with self._obeying:
                 self.conversation.heard(pcm)
-                self.changed()
                 await self._obey_all()
 
     async def failed(self, message: str, retry_after_ms: int | None = None) -> None:
@@ -371,6 +369,7 @@ class RealtimeSession(BaseTransport):
             await self._obey_all()
 
     async def _obey_all(self) -> None:
+        self.changed()
         while self.conversation.orders:
             await self._obey(self.conversation.orders.popleft())
             self.changed()
@@ -384,7 +383,6 @@ class RealtimeSession(BaseTransport):
                     async for starts, at_ms in self._ear.hear(audio[start : start + size], form):
                         await self._turned(starts, at_ms)
                     self.conversation.heard_until(self._ear.position_ms)
-                    self.changed()
                     await self._obey_all()  # a turn ends here, if one does
             case Detect(detection):
                 await self._ear.detect(detection)
@@ -435,7 +433,6 @@ class RealtimeSession(BaseTransport):
             silence_ms = getattr(detection, "silence_duration_ms", self._node.settings.agent.vad_stop_s * 1_000)
             await self._push(VADUserStoppedSpeakingFrame(stop_secs=silence_ms / 1_000))
             self.conversation.speech_stopped(at_ms)
-        self.changed()
         await self._obey_all()
 
     async def _set(self, settings: SharedSettings, instructions: str) -> None:
