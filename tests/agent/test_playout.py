@@ -64,7 +64,7 @@ class Ear(Seen):
     """What leaves the playout."""
 
     def audio_ms(self) -> float:
-        return sum(frame.num_frames for _, frame in self.of(TTSAudioRawFrame)) * 1_000 / RATE
+        return float(sum(frame.num_frames for _, frame in self.of(TTSAudioRawFrame)) * 1_000 / RATE)
 
     def words(self) -> list[str]:
         return [frame.text for _, frame in self.of(TTSTextFrame)]

@@ -653,8 +653,9 @@ class Conversation:
 
     def refused(self, code: str, message: str, retry_after_ms: int | None) -> None:
         """The answer is not begun."""
-        error = {"type": "server_error", "code": code, "message": message}
-        error |= {} if retry_after_ms is None else {"retry_after_ms": retry_after_ms}
+        error: dict[str, Any] = {"type": "server_error", "code": code, "message": message}
+        if retry_after_ms is not None:
+            error["retry_after_ms"] = retry_after_ms
         self._finish("failed", {"type": "failed", "error": error})
 
     def cut(self, reason: str | None) -> None:
