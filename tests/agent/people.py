@@ -28,4 +28,4 @@ def noise(seconds: float, dbfs: float, seed: int) -> bytes:
 
 def at_level(speech: bytes, dbfs: float) -> bytes:
     """The same sound with this level of its loudest half-second."""
-    return pcm(people.at_level(np.frombuffer(speech, "<i2").astype(np.float32) / 32_768, dbfs))
+    return pcm(people.at_level(np.frombuffer(speech, "<i2").astype(np.float32) / np.float32(32_768), dbfs))
