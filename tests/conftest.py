@@ -201,7 +201,7 @@ def memory_of_a_module(request: pytest.FixtureRequest) -> Iterator[None]:
         _most_mb[request.node.nodeid] = most_mb
     if recogniser := sys.modules.get("tests.recogniser"):
         recogniser.hearing.cache_clear()
-    if people := sys.modules.get("tests.agent.people"):
+    if people := sys.modules.get("agent_tts.bench.people"):
         people._voice.cache_clear()
     if dnsmos := sys.modules.get("speechmos.dnsmos"):
         dnsmos.__dict__["dnsmos"] = None  # its sessions: 190 MB
