@@ -18,6 +18,7 @@ from agent_tts.serve.processes.process import event_loop_factory
 
 WAYS = ("finishes", "cancels", "flushes", "vanishes", "holds three", "leaves HTTP")
 WORD_S = 0.01
+BEGIN_S = 5.0  # in which callers begin
 TIMEOUT_S = 60.0
 PATIENCE_S = (0.1, 1.5)  # of speech before a caller leaves it
 PCM_PIECE = 1 << 16
@@ -29,7 +30,8 @@ class Caller:
         self.samples: list[tuple[str, CallSample]] = []
 
     async def run(self, end: float) -> None:
-        """Speak in each way in turn, until a time of the monotonic clock."""
+        """Begin at a random time, and speak in each way in turn, until a time of the monotonic clock."""
+        await asyncio.sleep(self._draw.uniform(0, BEGIN_S))
         while time.monotonic() < end:
             way = self._draw.choice(WAYS)
             try:
