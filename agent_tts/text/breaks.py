@@ -39,7 +39,7 @@ class Breaks:
     """
 
     def __init__(self, sink: Callable[[str, int], None], letters: Callable[[str, int], None] | None = None) -> None:
-        self._sink, self._letters = sink, letters or self._spell
+        self._sink, self._letters = sink, letters
         self._heard = ""  # the last audible character
         self._paused = True  # a mark stands behind it, or there is none
         self._lines = 0  # line breaks since the last visible character
@@ -79,7 +79,7 @@ class Breaks:
         self._length += len(rest)
         self.word = (self.word + rest)[-MAX_HELD:]
         self._paused, self._heard = False, rest[-1]
-        self._letters(rest, offset)
+        (self._letters or self._spell)(rest, offset)
         return True
 
     def _spell(self, letters: str, offset: int) -> None:

@@ -68,7 +68,8 @@ _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
 
 Char = tuple[str, int]  # a character and its offset in the raw text
-Rule = Callable[[str, int], "Mode | None"]  # reads a character in plain text; the mode that reads the next ones, if any
+# Reads a character in plain text; the mode that reads the next ones, if any.
+Rule = Callable[["Cleaner", str, int], "Mode | None"]
 Mode = Generator[None, Char, list[Char]]
 """Is sent the next characters; "" means: decide now, without a further one. Returns those to be read in plain text."""
 
@@ -98,26 +99,6 @@ class Cleaner:
         self._has_keys = False  # a number in brackets, or behind a star, was a key in this line
         self._folds = False  # white space that comes next is left out
         self._returned = False  # the last character was a carriage return
-        self._rules: dict[str, Rule] = {
-            "": lambda ch, offset: None,
-            "\n": self._newline,
-            "\\": self._escape,
-            "^": self._power,
-            "$": self._dollar,
-            "!": self._bang,
-            "|": self._bar,
-            "<": self._tag,
-            "&": self._entity,
-            "[": self._open_bracket,
-            "【": self._source,
-            ARROW: self._arrow,
-            "]": self._close_bracket,
-            ">": self._quote,
-            ":": self._colon,
-            **dict.fromkeys("*_~`", self._run),
-            **dict.fromkeys("#-+=•", self._line_mark),
-            **dict.fromkeys("hHwW", self._url_letter),
-        }
 
     def read(self, text: str, offset: int) -> None:
         """The same as `push` for each character; the rest of a word is nearly always plain text, and goes at once."""
@@ -145,7 +126,7 @@ class Cleaner:
 
     def _read(self, ch: str, offset: int) -> None:
         if self._mode is None:
-            self._mode = self._rules.get(ch, self._pass)(ch, offset)
+            self._mode = _RULES.get(ch, Cleaner._pass)(self, ch, offset)
             if self._mode is not None:
                 next(self._mode)  # up to its first character
             return
@@ -640,3 +621,26 @@ def _is_spoken(mark: str, count: int, before: str, after: str) -> bool:
     if not (is_word(before) and is_word(after)):
         return False
     return mark == "_" or count == 1 or after.isdigit()  # "snake_case", "2*3", "x**2"
+
+
+# By functions: methods of a cleaner that it keeps would be a cycle for the garbage collector at the end of each text.
+_RULES: dict[str, Rule] = {
+    "": lambda cleaner, ch, offset: None,
+    "\n": Cleaner._newline,
+    "\\": Cleaner._escape,
+    "^": Cleaner._power,
+    "$": Cleaner._dollar,
+    "!": Cleaner._bang,
+    "|": Cleaner._bar,
+    "<": Cleaner._tag,
+    "&": Cleaner._entity,
+    "[": Cleaner._open_bracket,
+    "【": Cleaner._source,
+    ARROW: Cleaner._arrow,
+    "]": Cleaner._close_bracket,
+    ">": Cleaner._quote,
+    ":": Cleaner._colon,
+    **dict.fromkeys("*_~`", Cleaner._run),
+    **dict.fromkeys("#-+=•", Cleaner._line_mark),
+    **dict.fromkeys("hHwW", Cleaner._url_letter),
+}

@@ -12,7 +12,7 @@ from agent_tts.engine.slots import Feed, Opened, Point
 from agent_tts.messages import End, Flush
 from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
 from agent_tts.text.directives import Directives
-from agent_tts.text.feed import Reader, Reading
+from agent_tts.text.feed import Reader, Reading, Sink
 from agent_tts.text.segments import LONGER, MOST, Level, Segmenter
 from agent_tts.text.tokens import TokenFeed
 
@@ -102,7 +102,9 @@ class SegmentFeed(Feed):
         self._chars: list[str] = []
         self._last = ""
         self._reading = Reading.of(opened.options, language)
-        self._reader = Reader(self._reading, self._take, joined=True)
+        take = self._chars.append  # a method of our own would be a cycle for the garbage collector
+        self._sink: Sink = lambda chars, _: take(chars)
+        self._reader = Reader(self._reading, self._sink, joined=True)
         self._segmenter = Segmenter(language)
         self._tokens = tokens
         self._limit = limit
@@ -183,11 +185,9 @@ class SegmentFeed(Feed):
 
     # ---------------------------------------------------------------- reading
 
-    def _take(self, chars: str, _: int) -> None:
-        self._chars.append(chars)
-
     def _take_chars(self) -> None:
-        chars, self._chars = "".join(self._chars), []
+        chars = "".join(self._chars)
+        self._chars.clear()
         self._take_parts(self._segmenter.feed(chars))
         self._tokenise()
 
@@ -262,7 +262,7 @@ class SegmentFeed(Feed):
         segment = self.segments[-1]
         segment.manner = segment.manner.after(directive, self._speed)
         if isinstance(directive, Language):
-            self._reader = Reader(self._reading.in_language(directive.code), self._take, joined=True)
+            self._reader = Reader(self._reading.in_language(directive.code), self._sink, joined=True)
 
     def _rest(self, pause: Pause) -> None:
         """A pause ends a segment: it is exact between what two prompts say."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -315,3 +316,15 @@ def test_pauses_and_flushes_keep_their_order(
     take_all(feed, appended(0, "", last=True), reads=True)
     speak()
     assert found == expected
+
+
+def test_a_feed_leaves_nothing_to_the_collector_of_garbage(tokenizer: Tokenizer) -> None:
+    """See `test_garbage`."""
+    segments(tokenizer, ["Hello."], clean=True)
+    gc.collect()
+    gc.disable()
+    try:
+        segments(tokenizer, ["Hello **there**, ", None, "`code` and [1] $x^2$ of 25 people."], clean=True)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -1,0 +1,48 @@
+"""What requests leave behind is in no cycles: the collector of an engine hardly ever works, see `GC_THRESHOLDS`."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from agent_tts.config.settings import Settings
+from agent_tts.engine.factory import create_loop
+from agent_tts.engine.loop import EngineLoop
+from agent_tts.messages import Append, Audio, Cancel, Credit, End, Finished, Open
+from agent_tts.options import EngineOptions
+
+STEP_S = 0.08
+TEXT = "Am 3.5.2024 um 10:30 kamen 25 Leute:\n* `code`, [1], **fett**, $x^2$ und https://example.com/x. Ende"
+
+
+def speak(loop: EngineLoop, request_id: int, *, cancel: bool) -> None:
+    loop.submit(Open(request_id, EngineOptions(lead_ms=None, language="de", normalize=True), owner=0))
+    loop.submit(Append(request_id, TEXT))
+    if not cancel:
+        loop.submit(End(request_id))
+    for _ in range(10_000):
+        for event in loop.step():
+            if isinstance(event, Audio):
+                loop.submit(Credit(request_id, 1))
+                if cancel:
+                    loop.submit(Cancel(request_id))
+            if isinstance(event, Finished):
+                return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_request_leaves_nothing_to_the_collector(*, cancel: bool) -> None:
+    now = iter(range(1_000_000))
+    loop = create_loop(Settings(engine="tone", slots=1), clock=lambda: STEP_S * next(now))
+    try:
+        speak(loop, 1, cancel=cancel)
+        gc.collect()
+        gc.disable()
+        for request_id in (2, 3, 4):
+            speak(loop, request_id, cancel=cancel)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+        loop.close()
