@@ -77,9 +77,7 @@ export class Api {
   async offer(offer, signal) {
     // In silence the node sends a packet each 400 ms to one who prefers that, in place of 20.
     const sdp = offer.sdp?.replace("useinbandfec=1", "useinbandfec=1;usedtx=1");
-    const body = JSON.stringify({ sdp, type: offer.type });
-    const headers = { "Content-Type": "application/json" };
-    return (await this.#call("v1/rtc/offer", { method: "POST", body, headers, signal })).json();
+    return (await this.#call("v1/rtc/offer", { json: { sdp, type: offer.type }, signal })).json();
   }
 
   /**
@@ -113,9 +111,8 @@ export class Api {
    * @returns {Promise<RTCSessionDescriptionInit & {pc_id: string}>}
    */
   async callAgent(offer, options, signal) {
-    const body = JSON.stringify({ sdp: offer.sdp, type: offer.type, request_data: options });
-    const headers = { "Content-Type": "application/json" };
-    return (await this.#call("api/agent/offer", { method: "POST", body, headers, signal })).json();
+    const json = { sdp: offer.sdp, type: offer.type, request_data: options };
+    return (await this.#call("api/agent/offer", { json, signal })).json();
   }
 
   /**
@@ -125,9 +122,8 @@ export class Api {
    * @returns {Promise<Blob>} audio/wav where nothing else is asked for
    */
   async speech(options, signal) {
-    const body = JSON.stringify({ model: "tts-1", response_format: "wav", ...options });
-    const headers = { "Content-Type": "application/json" };
-    return (await this.#call("v1/audio/speech", { method: "POST", body, headers, signal }, SPEECH_TIMEOUT_MS)).blob();
+    const json = { model: "tts-1", response_format: "wav", ...options };
+    return (await this.#call("v1/audio/speech", { json, signal }, SPEECH_TIMEOUT_MS)).blob();
   }
 
   /**
@@ -145,13 +141,14 @@ export class Api {
 
   /**
    * @param {string} path
-   * @param {RequestInit & {headers?: Record<string, string>}} init
+   * @param {RequestInit & {json?: object}} init `json` is posted
    * @param {number} timeoutMs
    * @returns {Promise<Response>} with an OK status
    */
-  async #call(path, init = {}, timeoutMs = TIMEOUT_MS) {
+  async #call(path, { json, ...init } = {}, timeoutMs = TIMEOUT_MS) {
     /** @type {Record<string, string>} */
-    const headers = { ...init.headers };
+    const headers = json ? { "Content-Type": "application/json" } : {};
+    if (json) init = { ...init, method: "POST", body: JSON.stringify(json) };
     if (this.key) headers.Authorization = `Bearer ${this.key}`;
     const timeout = AbortSignal.timeout(timeoutMs);
     const signal = init.signal ? AbortSignal.any([init.signal, timeout]) : timeout;

@@ -6,6 +6,7 @@ import { Clip } from "./clip.js";
 import { CloneDialog } from "./clone.js";
 import { Composer } from "./composer.js";
 import { Connection } from "./connection.js";
+import { at, flashSilence } from "./dom.js";
 import { History } from "./history.js";
 import { MOST_CHARS, carriedBy, linkTo } from "./link.js";
 import { Meters } from "./meters.js";
@@ -25,7 +26,6 @@ import { VoiceField } from "./voice_field.js";
 import { languageName } from "./voices.js";
 import { Wave } from "./wave.js";
 
-const FLASH_MS = 2_600;
 const NEAR_LIMIT = 0.8; // of the limit of a turn's text, from which on it is told
 const GPU =
   "natural voices in ten languages, cloned and designed ones need a GPU: `make serve-qwen`, or `agent-tts serve --config gpu`.";
@@ -59,12 +59,6 @@ const USE_WEBRTC = {
 const RETRY_MS = 1_000; // at least; the node may ask for more
 const MOST_RETRY_MS = 10_000;
 
-/**
- * @template {HTMLElement} [T=HTMLElement]
- * @param {string} id
- */
-const at = (id) => /** @type {T} */ (document.getElementById(id));
-
 const api = new Api();
 const wave = new Wave(at("wave"));
 const meters = new Meters(at("speak"));
@@ -92,8 +86,6 @@ const nodeView = new NodeView(api, at("node"));
 let lastText = "";
 /** Refusals in a row; each lengthens the wait before the next try. */
 let refusals = 0;
-/** @type {ReturnType<typeof setTimeout>} */
-let flashing = 0;
 /** Whether the node has answered if it has an agent. */
 let askedForAgent = false;
 /** Whether the user has typed since the turn began: then Space is a space. */
@@ -289,11 +281,7 @@ speaker.onslow = () => {
 speaker.onchange = showButtons;
 speaker.onsilence = (ms) => {
   meters.set("cancelMs", ms);
-  const flash = at("flash");
-  flash.textContent = `silence in ${Math.round(ms)} ms`;
-  flash.dataset.on = "";
-  clearTimeout(flashing);
-  flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
+  flashSilence(at("flash"), ms);
 };
 speaker.onoutcome = (outcome) => {
   refusals = 0;
@@ -351,21 +339,23 @@ const TAKES_SPACE =
 const takesSpace = (target) =>
   target === at("text") ? typed || composer.arrival === "live" : target.closest(TAKES_SPACE) !== null;
 
+/** The key's release would otherwise click a focused button. @param {KeyboardEvent} event */
+function takeSpace(event) {
+  event.preventDefault();
+  addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
+}
+
 document.addEventListener("keydown", (event) => {
   const target = /** @type {Element} */ (event.target);
   if (views.shown === "talk") {
     if (event.key !== " " || event.repeat || talk.state !== "talking" || target.closest(TAKES_SPACE)) return;
-    event.preventDefault();
+    takeSpace(event);
     talk.toggleMute();
-    // Otherwise the key's release would click a focused button.
-    addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
   } else if (event.key === "Escape" && speaker.speaking && !event.defaultPrevented && !target.closest("dialog")) {
     stop(event.timeStamp);
   } else if (event.key === " " && speaker.speaking && !takesSpace(target)) {
-    event.preventDefault();
+    takeSpace(event);
     stop(event.timeStamp);
-    // Otherwise the key's release would click a focused button.
-    addEventListener("keyup", (released) => released.preventDefault(), { once: true, capture: true });
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     /** @type {HTMLFormElement} */ (at("composer")).requestSubmit();

@@ -1,6 +1,7 @@
 /** The dialog that records a voice and adds it to the node, with consent. */
 
 import { ApiError } from "./api.js";
+import { at } from "./dom.js";
 import { MicrophoneError } from "./microphone.js";
 import { Recorder } from "./recorder.js";
 
@@ -8,12 +9,6 @@ const CONSENT = "The speaker, or whoever recorded the speaker with permission, a
 const TEXT =
   "On quiet evenings I walk down to the harbour, count the boats, and think about what the day has brought. " +
   "Some days it is a great deal, and some days only the smell of the sea.";
-
-/**
- * @template {HTMLElement} T
- * @param {string} id
- */
-const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class CloneDialog {
   /** Called with the name of the voice that was added. @type {(name: string) => void} */

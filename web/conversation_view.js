@@ -1,6 +1,7 @@
 /** The conversation on the page: one entry for each turn, its text marked as heard, coming or cut. */
 
 import { pieces } from "./conversation.js";
+import { make } from "./dom.js";
 import { lineAt } from "./subtitle.js";
 
 const NEAR_PX = 60; // do not scroll for a reader who scrolled up further than this
@@ -78,7 +79,7 @@ export class ConversationView {
    */
   #noted(id, kind) {
     const note = this.#entries.get(id)?.note;
-    return note && (note.querySelector(kind) ?? note.appendChild(document.createElement(kind)));
+    return note && (note.querySelector(kind) ?? note.appendChild(make(kind)));
   }
 
   /** @param {Turn} turn */
@@ -97,17 +98,10 @@ export class ConversationView {
 
   /** @param {Turn} turn */
   #add({ id, who }) {
-    const element = document.createElement("li");
-    element.dataset.who = who;
-    element.dataset.turn = String(id);
-    const name = element.appendChild(document.createElement("p"));
-    name.className = "who";
-    name.textContent = who === "agent" ? "Agent" : "You";
-    const text = element.appendChild(document.createElement("p"));
-    text.className = "words";
-    text.dir = "auto";
-    const note = element.appendChild(document.createElement("p"));
-    note.className = "note";
+    const name = make("p", { className: "who" }, who === "agent" ? "Agent" : "You");
+    const text = make("p", { className: "words", dir: "auto" });
+    const note = make("p", { className: "note" });
+    const element = make("li", { dataset: { who, turn: String(id) } }, name, text, note);
     const entry = { element, text, note, shown: "" };
     this.#entries.set(id, entry);
     this.#list.append(element);
@@ -130,8 +124,5 @@ export class ConversationView {
 
 /** @param {{is: string, text: string}} piece */
 function elementOf({ is, text }) {
-  const element = document.createElement(is === "cut" ? "s" : "span");
-  element.dataset.is = is;
-  element.textContent = text;
-  return element;
+  return make(is === "cut" ? "s" : "span", { dataset: { is } }, text);
 }

@@ -1,5 +1,6 @@
 /** The documentation's pages: colours, search, contents, and a button to copy each block of code. */
 
+import { make } from "./dom.js";
 import { bindSearch } from "./search.js";
 import { bindTheme } from "./theme.js";
 
@@ -10,15 +11,14 @@ bindSearch();
 const contents = document.getElementById("contents");
 if (contents && matchMedia("(max-width: 48rem)").matches) contents.removeAttribute("open"); // a telephone shows text first
 for (const block of document.querySelectorAll("#page pre")) {
-  const box = document.createElement("div");
-  box.className = "copied";
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "Copy" });
+  const button = make("button", { type: "button", className: "quiet" }, "Copy");
   button.hidden = !navigator.clipboard; // pages by plain HTTP have none
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(block.textContent ?? "");
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), SHOWN_MS);
   });
+  const box = make("div", { className: "copied" });
   block.replaceWith(box);
   box.append(block, button);
   block.setAttribute("tabindex", "0");

@@ -1,8 +1,8 @@
 /** The figures of a call: stages of the time to each answer, and time to silence after an interruption. */
 
+import { flashSilence } from "./dom.js";
 import { showWaterfall } from "./waterfall_view.js";
 
-const FLASH_MS = 2_600;
 const MOST_MARKED = 60; // turns whose figures can be looked up
 
 /**
@@ -24,8 +24,6 @@ export class Figures {
   #places;
   /** By turn. @type {Map<number, Marks>} */
   #marks = new Map();
-  /** @type {ReturnType<typeof setTimeout>} */
-  #flashing = 0;
 
   /**
    * @param {import("./conversation_view.js").ConversationView} view shows a figure beside its turn
@@ -60,11 +58,7 @@ export class Figures {
   silence({ id }, ms) {
     this.silenceMs = ms;
     this.#view.silence(id, ms);
-    const { flash } = this.#places;
-    flash.textContent = `silence in ${Math.round(ms)} ms`;
-    flash.dataset.on = "";
-    clearTimeout(this.#flashing);
-    this.#flashing = setTimeout(() => delete flash.dataset.on, FLASH_MS);
+    flashSilence(this.#places.flash, ms);
   }
 
   /** @param {number} id of a turn */

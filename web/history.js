@@ -1,6 +1,7 @@
 /** What was said: a line each, which opens; it can be heard again and saved. */
 
 import { ApiError } from "./api.js";
+import { make } from "./dom.js";
 import { MOST_SAMPLES } from "./recording.js";
 
 const MOST = 20; // entries
@@ -51,15 +52,11 @@ export class History {
   /** @param {Outcome} said */
   #entryOf(said) {
     const { heard, unheard, playedMs, cut } = said;
-    const entry = document.createElement("li");
-    const line = element(element(element(entry, "details"), "summary"), "p");
-    line.dir = "auto";
-    element(line, "span", heard);
-    if (unheard.trim()) element(line, "s", unheard);
-    const row = element(entry, "div");
-    row.className = "said-row";
+    const line = make("p", { dir: "auto" }, make("span", {}, heard));
+    if (unheard.trim()) line.append(make("s", {}, unheard));
     const length = `${(playedMs / 1000).toFixed(1)} s`;
-    element(row, "small", cut ? `stopped after ${length}` : length);
+    const row = make("div", { className: "said-row" }, make("small", {}, cut ? `stopped after ${length}` : length));
+    const entry = make("li", {}, make("details", {}, make("summary", {}, line)), row);
     if (!heard.trim()) return entry;
     const play = this.#button(row, "Play", "Hear it again", () => this.#clip.toggle(play, wav, entry));
     const wav = (/** @type {AbortSignal} */ signal) => this.#wav(said, signal);
@@ -95,10 +92,7 @@ export class History {
    * @param {() => Promise<void>} run
    */
   #button(row, label, title, run) {
-    const button = element(row, "button", label);
-    button.type = "button";
-    button.className = "quiet";
-    button.title = title;
+    const button = row.appendChild(make("button", { type: "button", className: "quiet", title }, label));
     button.addEventListener("click", () =>
       run().catch((error) => {
         if (!(error instanceof ApiError)) throw error;
@@ -110,18 +104,6 @@ export class History {
 }
 
 const NEVER = new AbortController().signal;
-
-/**
- * @template {keyof HTMLElementTagNameMap} K
- * @param {HTMLElement} parent
- * @param {K} name
- * @param {string} text
- */
-function element(parent, name, text = "") {
-  const made = parent.appendChild(document.createElement(name));
-  made.textContent = text;
-  return made;
-}
 
 /** A file's name from the head of its text. @param {string} text */
 function nameOf(text) {
@@ -135,6 +117,6 @@ function nameOf(text) {
  */
 function save(file, name) {
   const url = URL.createObjectURL(file);
-  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000); // Safari reads it after the click
 }

@@ -13,6 +13,20 @@ export const INSECURE = {
   body: "Browsers give other addresses no microphone. Put a TLS proxy before the node, or tunnel its port.",
 };
 
+const MISSING = { title: "There is no microphone", body: "Plug one in and start again." };
+const TAKEN = { body: "Another program may be using it: close that one and start again." };
+/** By the name of a browser's error. @type {Record<string, Partial<Problem>>} */
+const PROBLEMS = {
+  NotAllowedError: {
+    title: "The microphone is not allowed",
+    body: "Allow it at the sign beside the page's address, then start again.",
+  },
+  NotFoundError: MISSING,
+  OverconstrainedError: MISSING,
+  NotReadableError: TAKEN,
+  AbortError: TAKEN,
+};
+
 export class MicrophoneError extends Error {
   /** @param {Problem} problem */
   constructor(problem) {
@@ -45,24 +59,6 @@ export function stopMicrophone(stream) {
  * @returns {Problem}
  */
 export function problemOf(name) {
-  switch (name) {
-    case "NotAllowedError":
-      return {
-        title: "The microphone is not allowed",
-        body: "Allow it at the sign beside the page's address, then start again. Until then you can write.",
-      };
-    case "NotFoundError":
-    case "OverconstrainedError":
-      return {
-        title: "There is no microphone",
-        body: "Plug one in and start again. Until then you can write.",
-      };
-    case "NotReadableError":
-    case "AbortError":
-      return {
-        title: "The microphone could not be opened",
-        body: "Another program may be using it: close that one and start again. Until then you can write.",
-      };
-  }
-  return { title: "The microphone could not be opened", body: `The browser says ${name}. Until then you can write.` };
+  const { title = "The microphone could not be opened", body = `The browser says ${name}.` } = PROBLEMS[name] ?? {};
+  return { title, body: `${body} Until then you can write.` };
 }

@@ -1,6 +1,7 @@
 /** The node at work, for its operator: figures of all clients, from the node's metrics. */
 
 import { ApiError } from "./api.js";
+import { make } from "./dom.js";
 
 const LOOK_MS = 2_000;
 const WINDOW_MS = 60_000; // that rates and percentiles are of
@@ -64,23 +65,13 @@ export function figuresOf(before, now) {
   /** Upper bound of the bucket of a quantile, ms; null without any. @param {number} q */
   const firstAudio = (q) => (all ? (buckets.find(({ count }) => count >= q * all)?.le ?? 0) * 1_000 : null);
   const of = (/** @type {string} */ name, /** @type {string} */ label) => by(now, `agent_tts_${name}`, label);
-  const engines = of("engine_up", "engine");
-  const keys = of("key_sessions", "key");
-  const column = (/** @type {string} */ name, /** @type {string} */ label) => {
-    const values = of(name, label);
-    return (/** @type {string} */ row) => values.get(row) ?? 0;
+  /** What each engine, or key, that has the first metric has of all. @type {(label: string, ...names: string[]) => [string, ...number[]][]} */
+  const rows = (label, ...names) => {
+    const columns = names.map((name) => of(`${label}_${name}`, label));
+    return [...columns[0].keys()].map((row) => [row, ...columns.map((column) => column.get(row) ?? 0)]);
   };
-  const [used, slots, waiting, starts] = [
-    column("engine_slots_used", "engine"),
-    column("engine_slots", "engine"),
-    column("engine_contexts_queued", "engine"),
-    column("engine_starts_total", "engine"),
-  ];
-  const [characters, seconds, refused] = [
-    column("key_characters_total", "key"),
-    column("key_audio_seconds_total", "key"),
-    column("key_refused_total", "key"),
-  ];
+  const engines = rows("engine", "up", "slots_used", "slots", "contexts_queued", "starts_total");
+  const keys = rows("key", "sessions", "characters_total", "audio_seconds_total", "refused_total");
   return {
     streams: sum(now, "agent_tts_slots_used"),
     slots: sum(now, "agent_tts_slots"),
@@ -90,21 +81,8 @@ export function figuresOf(before, now) {
     underrunS: recent("agent_tts_underrun_seconds_total"),
     sessions: sum(now, "agent_tts_sessions"),
     refused: recent("agent_tts_refused_total"),
-    engines: [...engines].map(([number, up]) => ({
-      number,
-      up: up > 0,
-      used: used(number),
-      slots: slots(number),
-      waiting: waiting(number),
-      starts: starts(number),
-    })),
-    keys: [...keys].map(([name, sessions]) => ({
-      name,
-      sessions,
-      characters: characters(name),
-      seconds: seconds(name),
-      refused: refused(name),
-    })),
+    engines: engines.map(([number, up, used, slots, waiting, starts]) => ({ number, up: up > 0, used, slots, waiting, starts })),
+    keys: keys.map(([name, sessions, characters, seconds, refused]) => ({ name, sessions, characters, seconds, refused })),
   };
 }
 
@@ -197,13 +175,8 @@ export class NodeView {
    */
   #fill(name, items, cells) {
     const rows = items.map((item) => {
-      const row = document.createElement("tr");
-      for (const [i, text] of cells(item).entries()) {
-        const cell = row.appendChild(document.createElement(i ? "td" : "th"));
-        if (!i) cell.setAttribute("scope", "row");
-        cell.textContent = text;
-      }
-      return row;
+      const [heading, ...others] = cells(item);
+      return make("tr", {}, make("th", { scope: "row" }, heading), ...others.map((text) => make("td", {}, text)));
     });
     /** @type {HTMLElement} */ (this.#root.querySelector(`[data-rows=${name}]`)).replaceChildren(...rows);
   }

@@ -1,5 +1,6 @@
 /** Messages that say what happened and what to do. One of a kind at a time; the newest is on top. */
 
+import { make } from "./dom.js";
 import { recall, remember } from "./store.js";
 
 /**
@@ -32,21 +33,14 @@ export class Notices {
   show(kind, { title, body, actions = [], countdown, calm = false, once = false }) {
     this.close(kind);
     if (once && recall(`told.${kind}`) === body) return;
-    const element = document.createElement("section");
-    element.className = "notice";
-    element.dataset.kind = kind;
-    element.dataset.calm = String(calm);
-    const text = element.appendChild(document.createElement("div"));
-    const heading = text.appendChild(document.createElement("h2"));
-    const paragraph = text.appendChild(document.createElement("p"));
-    heading.textContent = title;
+    const paragraph = make("p");
+    const text = make("div", {}, make("h2", {}, title), paragraph);
+    const element = make("section", { className: "notice", dataset: { kind, calm: String(calm) } }, text);
     const stop = countdown ? this.#count(kind, paragraph, body, countdown) : () => {};
     if (!countdown) paragraph.append(...withCommands(body));
     const closing = { label: "Close", run: () => remember(`told.${kind}`, body) };
     for (const { label, run } of once ? [...actions, closing] : actions) {
-      const button = element.appendChild(document.createElement("button"));
-      button.type = "button";
-      button.textContent = label;
+      const button = element.appendChild(make("button", { type: "button" }, label));
       button.addEventListener("click", () => {
         this.close(kind);
         run();
@@ -79,8 +73,7 @@ export class Notices {
   #count(kind, paragraph, body, { ms, run }) {
     const [before, after] = body.split("{s}");
     // Hidden from screen readers: a countdown read aloud would hide the message.
-    const number = document.createElement("span");
-    number.setAttribute("aria-hidden", "true");
+    const number = make("span", { ariaHidden: "true" });
     paragraph.append(before, number, after);
     const until = performance.now() + ms;
     const tick = () => {
@@ -98,8 +91,5 @@ export class Notices {
 
 /** @param {string} text with commands between backticks */
 function withCommands(text) {
-  return text.split("`").map((part, i) => {
-    if (i % 2 === 0) return part;
-    return Object.assign(document.createElement("code"), { textContent: part });
-  });
+  return text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 }

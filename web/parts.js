@@ -1,5 +1,7 @@
 /** The agent's components, and which are missing. */
 
+import { make } from "./dom.js";
+
 const LOOK_MS = 5_000; // between checks for a missing component; weights take minutes to load
 /** Labels of the components. */
 const PARTS = { stt: "Hears with", llm: "Thinks with", tts: "Speaks with" };
@@ -86,9 +88,5 @@ export class Parts {
  * @param {import("./api.js").Part} part
  */
 function rowOf(label, { kind, name }) {
-  const row = document.createElement("div");
-  row.appendChild(document.createElement("dt")).textContent = label;
-  const value = row.appendChild(document.createElement("dd"));
-  value.textContent = kind === "none" ? "nothing" : name;
-  return row;
+  return make("div", {}, make("dt", {}, label), make("dd", {}, kind === "none" ? "nothing" : name));
 }

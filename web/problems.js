@@ -1,31 +1,22 @@
 /** A user's message for each error of the protocol. */
 
-/**
- * @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `body`: "" is the node's own
- *   message; `count`: tried again by itself
- */
+/** @typedef {{title: string, body: string, retry: "count" | "button" | "none"}} Problem `count`: tried again by itself */
 
-/** @type {Record<string, Problem>} */
+/** Without a body it is the node's own message; without `retry` it is "none". @type {Record<string, {title: string} & Partial<Problem>>} */
 const PROBLEMS = {
   at_capacity: {
     title: "The node is at capacity",
     body: "All its slots are in use. Your text is tried again in {s}.",
     retry: "count",
   },
-  forbidden: {
-    title: "The node refuses this page's address",
-    body: "",
-    retry: "none",
-  },
+  forbidden: { title: "The node refuses this page's address" },
   wrong_key: {
     title: "The node does not accept that key",
     body: "Check that you copied all of it, and try again.",
-    retry: "none",
   },
   draining: {
     title: "The node is shutting down",
     body: "Running speech finishes; nothing new starts. This page reconnects when the node is back.",
-    retry: "none",
   },
   engine_lost: {
     title: "The speech engine stopped",
@@ -40,28 +31,20 @@ const PROBLEMS = {
   starved: {
     title: "No more text came",
     body: "The node waits 15 seconds for text, or one while others wait; then it ends the turn. Start again when there is more text.",
-    retry: "none",
   },
   unknown_voice: {
     title: "The node does not have this voice",
     body: "Pick another one from the list; it shows what the engine can speak.",
-    retry: "none",
   },
   unsupported: {
     title: "No model of this node speaks this voice",
     body: "Pick another voice. The node's settings name its models: one for named, one for designed, one for cloned voices.",
-    retry: "none",
   },
   unsupported_language: {
     title: "This voice does not speak that language",
     body: "Pick “Follow the voice”, or a voice of the language.",
-    retry: "none",
   },
-  text_too_long: {
-    title: "The text is too long",
-    body: "",
-    retry: "none",
-  },
+  text_too_long: { title: "The text is too long" },
 };
 
 /**
@@ -69,8 +52,8 @@ const PROBLEMS = {
  * @returns {Problem}
  */
 export function problemOf(error) {
-  const problem = PROBLEMS[error.code] ?? { title: "The node could not do that", body: "", retry: "button" };
-  return { ...problem, body: problem.body || error.message };
+  const problem = PROBLEMS[error.code] ?? { title: "The node could not do that", retry: "button" };
+  return { body: error.message, retry: "none", ...problem };
 }
 
 /** What is different where a call to the agent was meant. @type {Record<string, Problem>} */

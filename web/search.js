@@ -1,5 +1,7 @@
 /** The search of the documentation: the sections of all pages whose words have what is asked for. */
 
+import { make } from "./dom.js";
+
 /** @typedef {{ page: string, heading: string, address: string, text: string }} Section */
 
 const MOST = 20; // sections that are shown
@@ -61,7 +63,7 @@ function excerpt(text, words) {
   const any = new RegExp(`(${words.map((word) => word.replace(/[^\p{L}\p{N} ]/gu, "\\$&")).join("|")})`, "giu");
   const from = Math.max(0, text.search(any) - BEFORE);
   const part = (from ? "…" : "") + text.slice(from, from + SHOWN) + (text.length > from + SHOWN ? "…" : "");
-  return part.split(any).map((piece, at) => (at % 2 ? Object.assign(document.createElement("mark"), { textContent: piece }) : piece));
+  return part.split(any).map((piece, at) => (at % 2 ? make("mark", {}, piece) : piece));
 }
 
 /** @returns {Promise<Section[]>} of all pages */
@@ -104,13 +106,8 @@ export function bindSearch() {
           ? `${MOST} of ${found.length} sections. More words find fewer.`
           : found.length === 1 ? "1 section" : `${found.length} sections`;
     const rows = (found ?? []).slice(0, MOST).map(({ page, heading, address, text }) => {
-      const link = Object.assign(document.createElement("a"), { href: address });
-      const name = document.createElement("b");
-      name.append(heading === page ? page : `${page}: ${heading}`);
-      link.append(name, document.createElement("br"), ...excerpt(text, words));
-      const row = document.createElement("li");
-      row.append(link);
-      return row;
+      const name = make("b", {}, heading === page ? page : `${page}: ${heading}`);
+      return make("li", {}, make("a", { href: address }, name, make("br"), ...excerpt(text, words)));
     });
     list.replaceChildren(...rows);
     box.hidden = false;

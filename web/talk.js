@@ -6,6 +6,7 @@ import { audioContext, unlock } from "./audio.js";
 import { Call } from "./call.js";
 import { ConversationView } from "./conversation_view.js";
 import { Dialogue } from "./dialogue.js";
+import { at } from "./dom.js";
 import { Figures } from "./figures.js";
 import { Level } from "./level.js";
 import { CONVERSATION, INSECURE, MicrophoneError, openMicrophone, stopMicrophone } from "./microphone.js";
@@ -22,12 +23,6 @@ const STATES = { idle: "", asking: "Waiting for the microphone.", calling: "Call
 const PHASES = { listening: "Listening", hearing: "You are speaking", thinking: "Thinking", speaking: "Speaking" };
 
 /** @typedef {keyof typeof STATES} State */
-
-/**
- * @template {HTMLElement} [T=HTMLElement]
- * @param {string} id
- */
-const at = (id) => /** @type {T} */ (document.getElementById(id));
 
 export class Talk {
   onstate = () => {};

@@ -1,5 +1,7 @@
 /** The messages on the wire, for developers. Audio is counted, not listed. */
 
+import { make } from "./dom.js";
+
 const MOST = 300;
 
 export class Traffic {
@@ -48,22 +50,12 @@ export class Traffic {
    * @returns {HTMLElement} where the fields go
    */
   #entry(direction, type) {
-    const entry = document.createElement("li");
-    entry.dataset.direction = direction;
     const seconds = (performance.now() - this.#startedAt) / 1000;
-    const parts = [
-      ["time", `${seconds.toFixed(2)}`],
-      ["arrow", direction === "out" ? "→" : "←"],
-      ["b", type],
-      ["span", ""],
-    ].map(([name, text]) => {
-      const part = document.createElement(name === "arrow" ? "i" : name);
-      part.textContent = text;
-      return part;
-    });
-    entry.append(...parts.flatMap((part) => [part, " "]));
-    this.#list.prepend(entry);
+    const time = make("time", {}, seconds.toFixed(2));
+    const arrow = make("i", {}, direction === "out" ? "→" : "←");
+    const fields = make("span");
+    this.#list.prepend(make("li", { dataset: { direction } }, time, " ", arrow, " ", make("b", {}, type), " ", fields, " "));
     while (this.#list.children.length > MOST) this.#list.lastElementChild?.remove();
-    return parts[3];
+    return fields;
   }
 }

@@ -3,6 +3,7 @@
  * or, in a cut turn, `cut` (its audio was dropped) or `unsaid` (it has no audio).
  */
 
+import { make } from "./dom.js";
 import { follow } from "./follow.js";
 import { UNSPACED } from "./scripts.js";
 
@@ -48,7 +49,7 @@ export class Transcript {
     for (const character of text) {
       const alone = ALONE.test(character);
       if (/\s/.test(character)) {
-        this.#element.append(character === "\n" ? document.createElement("br") : " ");
+        this.#element.append(character === "\n" ? make("br") : " ");
         this.#open = false;
       } else if (this.#open && !(LETTER.test(character) && (alone || this.#alone))) {
         const piece = /** @type {Piece} */ (this.#pieces.at(-1));
@@ -133,10 +134,7 @@ export class Transcript {
 
   /** @param {string} character */
   #begin(character) {
-    const element = document.createElement("span");
-    element.textContent = character;
-    element.dataset.is = "coming";
-    this.#element.append(element);
+    const element = this.#element.appendChild(make("span", { dataset: { is: "coming" } }, character));
     this.#pieces.push({ element, start: this.#length, end: this.#length + 1 });
   }
 

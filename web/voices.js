@@ -1,5 +1,7 @@
 /** The voice picker: buttons for a few voices with names, and a combobox that finds all others, grouped by language. */
 
+import { make } from "./dom.js";
+
 /**
  * @typedef {keyof typeof KINDS} Kind
  * @typedef {import("./api.js").Voice & {kind: Kind, of: string}} Voice `of`: what this is another name of, or ""
@@ -143,7 +145,7 @@ export class VoicePicker {
   /** @param {string} wanted words that name, description or language must have */
   #open(wanted) {
     this.#list.replaceChildren(...(wanted.trim() ? this.#found(wanted.trim().toLowerCase()) : this.#groups()));
-    if (!this.#list.firstChild) this.#list.append(Object.assign(document.createElement("p"), { textContent: "No voice fits." }));
+    if (!this.#list.firstChild) this.#list.append(make("p", {}, "No voice fits."));
     this.#options = [.../** @type {NodeListOf<HTMLElement>} */ (this.#list.querySelectorAll("[role=option]"))];
     this.#list.hidden = false;
     this.#input.setAttribute("aria-expanded", "true");
@@ -177,12 +179,9 @@ export class VoicePicker {
     const sorted = [...byLanguage].sort(([a], [b]) => Number(b === spoken) - Number(a === spoken) || a.localeCompare(b));
     return sorted.map(([language, members], at) => {
       if (members.length === 1) return this.#optionOf(members[0]);
-      const group = document.createElement("div");
-      const title = group.appendChild(document.createElement("p"));
-      group.setAttribute("role", "group");
-      group.setAttribute("aria-labelledby", (title.id = `${this.#list.id}-${at}`));
-      title.textContent = language;
-      for (const voice of members) group.append(this.#optionOf(voice, language));
+      const title = make("p", { id: `${this.#list.id}-${at}` }, language);
+      const group = make("div", { role: "group" }, title, ...members.map((voice) => this.#optionOf(voice, language)));
+      group.setAttribute("aria-labelledby", title.id);
       return group;
     });
   }
@@ -192,19 +191,12 @@ export class VoicePicker {
    * @param {string} language of the group around it, which it does not repeat
    */
   #optionOf(voice, language = "") {
-    const option = document.createElement("div");
-    option.setAttribute("role", "option");
-    option.setAttribute("aria-selected", String(voice === this.chosen));
-    option.id = `${this.#list.id}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
-    option.dataset.name = voice.name;
+    const id = `${this.#list.id}-${voice.name.replace(/[^a-z0-9]/gi, "_")}`;
+    const state = { role: "option", ariaSelected: String(voice === this.chosen), dataset: { name: voice.name } };
     // For pointers and fingers; keys have Alt Enter, because an option has no controls of its own.
-    const hear = option.appendChild(document.createElement("b"));
-    hear.className = "hear";
-    hear.title = "Hear this voice (Alt Enter)";
+    const hear = make("b", { className: "hear", title: "Hear this voice (Alt Enter)" });
     const what = describe(voice).replace(language, "").replace(/^[\s,]+/, "");
-    option.appendChild(document.createElement("span")).append(pictureOf(voice), voice.name);
-    option.append(Object.assign(document.createElement("small"), { textContent: what }));
-    return option;
+    return make("div", { id, ...state }, hear, make("span", {}, pictureOf(voice), voice.name), make("small", {}, what));
   }
 
   #close() {
@@ -273,10 +265,6 @@ function pictureOf({ kind }) {
 
 /** @param {Voice} voice */
 function buttonOf(voice) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.dataset.name = voice.name;
-  button.title = `${KINDS[voice.kind]}: ${describe(voice)}`;
-  button.append(pictureOf(voice), voice.name);
-  return button;
+  const title = `${KINDS[voice.kind]}: ${describe(voice)}`;
+  return make("button", { type: "button", title, dataset: { name: voice.name } }, pictureOf(voice), voice.name);
 }

@@ -1,5 +1,6 @@
 /** Draws the time to an answer: one row for each stage. */
 
+import { make } from "./dom.js";
 import { waterfall } from "./waterfall.js";
 
 /**
@@ -19,18 +20,12 @@ export function showWaterfall(list, marks) {
  * @param {number} totalMs
  */
 function rowOf({ name, label, about, fromMs, toMs }, totalMs) {
-  const row = document.createElement("div");
-  row.dataset.stage = name;
-  row.title = about;
-  row.appendChild(document.createElement("dt")).textContent = label;
-  const value = row.appendChild(document.createElement("dd"));
-  const track = value.appendChild(document.createElement("span"));
-  track.className = "track";
-  const bar = track.appendChild(document.createElement("span"));
+  const bar = make("span");
   bar.style.marginInlineStart = percent(fromMs, totalMs);
   bar.style.inlineSize = percent(toMs - fromMs, totalMs);
-  value.appendChild(document.createElement("span")).textContent = `${Math.round(toMs - fromMs)} ms`;
-  return row;
+  const track = make("span", { className: "track" }, bar);
+  const value = make("dd", {}, track, make("span", {}, `${Math.round(toMs - fromMs)} ms`));
+  return make("div", { title: about, dataset: { stage: name } }, make("dt", {}, label), value);
 }
 
 /**
