@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from agent_tts.messages import Audio, Word, Words
 from agent_tts.protocol.adapter import Update
-from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
+from agent_tts.serve.dialects.vllm_omni import VllmConfig, VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.serve.dialects.stock import Stock
@@ -216,6 +216,13 @@ async def test_an_invalid_config_is_an_error(node: RunningNode) -> None:
     ):
         async with connected(node, **config) as client:
             assert types(await client.until("error")) == ["error"], config
+
+
+async def test_nulls_are_as_what_is_not_there(node: RunningNode) -> None:
+    """Clients in other languages write them for what is not set."""
+    async with connected(node, **dict.fromkeys(VllmConfig.model_fields)) as client:
+        await client.say(FIRST)
+        assert types(await client.until("session.done")) == ["audio.start", "audio.done", "session.done"]
 
 
 # ---------------------------------------------------------------- the adapter alone
