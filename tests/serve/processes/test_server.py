@@ -359,7 +359,8 @@ async def test_the_node_is_no_proxy(sock: socket.socket) -> None:
 
 async def test_a_chunked_body_in_small_pieces_is_read(node: RunningNode) -> None:
     body = b'{"model":"tts-1","input":"one","response_format":"pcm"}' + b" " * 60_000
-    chunks = b"".join(b"3;x=y\r\n" + body[at : at + 3] + b"\r\n" for at in range(0, len(body) - len(body) % 3, 3))
+    extension = b";x=" + b"y" * 150  # of a chunk, which is no header
+    chunks = b"".join(b"40%s\r\n%s\r\n" % (extension, body[at : at + 64]) for at in range(0, len(body) - 63, 64))
     head = b"POST /v1/audio/speech HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n" + HEAD
     assert len(chunks) > 2 * MAX_HEADER_BYTES
     async with raw(node, head + b"\r\n" + chunks + b"0\r\nTrailer: yes\r\n\r\n", rcvbuf=1 << 16) as sock:
