@@ -85,6 +85,7 @@ class Link:
     """A connection that always has room after a turn of the event loop."""
 
     is_full = True
+    has_left = False
 
     def __init__(self, on_text: Callable[[str], None] = lambda _: None) -> None:
         self.transport = Transport()

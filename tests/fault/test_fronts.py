@@ -202,7 +202,8 @@ async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node:
         for peer in peers.values():
             for number in range(SLOTS):
                 await peer.say(f"t{number}", TEXT * 3)
-        await asyncio.gather(*(peer.until("context.started") for peer in peers.values()))
+            await peer.send("ping", t="all are taken")
+        await asyncio.gather(*(peer.until("pong") for peer in peers.values()))
         node.kill("engine 0")
         began = time.monotonic()
         for peer in peers.values():
