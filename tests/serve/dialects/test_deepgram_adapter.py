@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -67,9 +68,12 @@ class Talk:
             self.told.append(json.loads(data) if isinstance(data, str) else data)
         if isinstance(event, Finished):
             due, self.later = self.later, []
-            for later in due:
+            for number, later in enumerate(due, 1):
                 assert later.context_id == event.id
                 self.obey(later.commands)
+                if self.later:  # with what waits again waits all that is behind it
+                    self.later += [replace(other, context_id=self.later[0].context_id) for other in due[number:]]
+                    break
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: FinishReason = "end", audio_ms: int = 100) -> None:
         """The session speaks a whole context."""
