@@ -351,6 +351,14 @@ async def test_leaving_frees_the_slots_and_drops_what_waits(node: RunningNode) -
     await until(lambda: node.node.service.speaking == 0, 5)
 
 
+async def test_a_dialogue_has_ten_voices_at_most(node: RunningNode) -> None:
+    asked = {"inputs": [line("One.", f"voice-{number}") for number in range(11)]}
+    async with httpx.AsyncClient(base_url=node.url) as http:
+        answer = await http.post("/v1/text-to-dialogue", json=asked)
+    assert answer.is_client_error
+    assert "at most 10 voices" in answer.text
+
+
 @pytest.mark.parametrize(("name", "kind"), [("mp3_22050_32", "mp3"), ("opus_48000_32", "ogg"), ("pcm_16000", "pcm")])
 async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str) -> None:
     """A stream of one after the other, which a decoder plays to its end; over HTTP one file."""
