@@ -14,7 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.messages import Audio, Word, Words
+from agent_tts.messages import Audio, Finished, Word, Words
 from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.vllm_omni import VllmConfig, VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
@@ -156,6 +156,9 @@ async def test_the_times_of_many_words_are_not_computed_at_once() -> None:
         list(adapter.encode(Audio("utterance-0", bytes(3_840), frame * 1_920)))
     waiting = present(adapter._utterance).words
     assert [word.start_ms for word in waiting._waiting.values()] == [80 * 199]
+    told = [json.loads(data) for data in adapter.encode(Finished("utterance-0", "end")) if isinstance(data, str)]
+    ends = [one["timestamp_info"]["word_alignment"] for one in told if one["type"] == "audio.done"]
+    assert [len(end["words"]) for end in ends] == [200]  # with the last, which begins where the audio ends
 
 
 async def test_a_cancel_stops_the_audio_and_the_next_utterance_is_clean(node: RunningNode) -> None:
