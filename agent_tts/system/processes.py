@@ -284,11 +284,6 @@ class LineProcess:
                 yield from lines[-1:]
         raise TimeoutError
 
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
-
     def reap(self) -> int | None:
         """The exit code of a process that is ending; None when it has not ended after `REAP_S`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
