@@ -124,6 +124,12 @@ class Cleaner:
         self._read("", offset)
         self._breaks.flush()
 
+    def close(self) -> None:
+        """Leave what is open, whose generator refers to this cleaner: without it only the collector would free the two."""
+        if self._mode:
+            self._mode.close()
+            self._mode = None
+
     def _read(self, ch: str, offset: int) -> None:
         if self._mode is None:
             self._mode = _RULES.get(ch, Cleaner._pass)(self, ch, offset)

@@ -49,6 +49,8 @@ class Reader:
     the offset of the first.
     """
 
+    _cleaner: Cleaner | None = None
+
     def __init__(self, reading: Reading, sink: Sink, *, joined: bool = False) -> None:
         language = reading.normalize or ""
         self._normalizer = normalizer(sink, language) if language.partition("-")[0] not in ("", *reading.left) else None
@@ -80,6 +82,10 @@ class Reader:
             self._cleaner.flush(offset)
         if self._normalizer:
             self._normalizer.flush()
+
+    def __del__(self) -> None:
+        if self._cleaner:
+            self._cleaner.close()
 
     def _plain(self, ch: str, offset: int) -> None:
         if not is_unspeakable(ch):
