@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ MAX_FILE_BYTES = 2 * RULES_BYTES * MAX_VERSIONS  # more than the longest one has
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
 
-_CACHED = 64  # compiled lexicons in memory
+_CACHED = 4 << 20  # characters of the compiled rules in memory, where they take five times as much
 _LOADED = 8  # of one connection: texts that wait may each have others
 
 
@@ -112,8 +113,9 @@ class Dictionaries:
             limit=limit,
             max_bytes=MAX_FILE_BYTES,
         )
-        # They are kept by the ids of versions, the oldest first.
-        self._compiled: dict[tuple[str, ...], Lexicon] = {}
+        # They are kept by the ids of versions, the oldest first, each with the characters of its rules.
+        self._compiled: dict[tuple[str, ...], tuple[Lexicon, int]] = {}
+        self._keeping = threading.Lock()
 
     @classmethod
     def of(cls, settings: config.DictionarySettings) -> Self:
@@ -135,15 +137,18 @@ class Dictionaries:
         """
         versions = [self.get(dictionary_id).version(version_id) for dictionary_id, version_id in wanted]
         key = tuple(version.id for version in versions)
-        lexicon = self._compiled.get(key)
-        if lexicon is None:
-            rules = (rule for version in reversed(versions) for rule in version.rules)
-            try:
-                lexicon = self._compiled[key] = Lexicon(entry for rule in rules for entry in rule.entries())
-            except ValueError:  # a rule in a file that others write
-                raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
-            if len(self._compiled) > _CACHED:
-                self._compiled.pop(next(iter(self._compiled)), None)  # another thread may have
+        if found := self._compiled.get(key):
+            return found[0]
+        rules = [rule for version in reversed(versions) for rule in version.rules]
+        try:
+            lexicon = Lexicon(entry for rule in rules for entry in rule.entries())
+        except ValueError:  # a rule in a file that others write
+            raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
+        with self._keeping:
+            self._compiled[key] = lexicon, sum(len(rule.written) + len(rule.said) for rule in rules)
+            kept = sum(size for _, size in self._compiled.values())
+            while len(self._compiled) > 1 and kept > _CACHED:
+                kept -= self._compiled.pop(next(iter(self._compiled)))[1]
         return lexicon
 
     def add(self, name: str, rules: Iterable[Rule], description: str = "") -> Dictionary:

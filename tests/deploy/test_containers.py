@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 from typer.main import get_command
 
 from agent_tts.cli.app import app
+from agent_tts.cli.options import USAGE
 from agent_tts.config.loading import load_settings
 from agent_tts.config.settings import ENV_PREFIX
 
@@ -150,6 +151,11 @@ def test_systemd_leaves_it_to_the_node_to_replace_an_engine_for_which_there_was_
     """By default it ends all processes of a unit of which the kernel has killed one."""
     unit = (CONFIGS / "systemd" / "agent-tts.service").read_text()
     assert re.findall(r"^OOMPolicy=(.*)$", unit, re.M) == ["continue"]
+
+
+def test_systemd_does_not_start_a_node_again_whose_settings_are_wrong() -> None:
+    unit = (CONFIGS / "systemd" / "agent-tts.service").read_text()
+    assert re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.M) == [str(USAGE)]
 
 
 def entered(folder: Path, *arguments: str, fails: bool = False) -> subprocess.Popen[str]:

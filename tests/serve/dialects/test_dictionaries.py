@@ -29,6 +29,7 @@ from pipecat.services.cartesia.tts import CartesiaTTSService
 from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
+from agent_tts.serve import dictionaries
 from agent_tts.serve.dictionaries import (
     MAX_FILE_BYTES,
     MAX_RULES,
@@ -96,6 +97,20 @@ def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, 
         deletion.result(5)
     with pytest.raises(UnknownDictionary):
         stored.get(made.id)
+
+
+def test_compiled_rules_are_kept_up_to_a_number_of_characters(
+    stored: Dictionaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest go, however few there are; what alone is longer stays until the next comes."""
+    short, other = (stored.add("short", [Rule(word, "b" * 9)]) for word in "ac")
+    long = stored.add("long", [Rule("a", "b" * 40)])
+    monkeypatch.setattr(dictionaries, "_CACHED", 30)
+    first, second = (stored.lexicon([(one.id, None)]) for one in (short, other))
+    assert stored.lexicon([(short.id, None)]) is first
+    longest = stored.lexicon([(long.id, None)])
+    assert stored.lexicon([(long.id, None)]) is longest
+    assert stored.lexicon([(other.id, None)]) is not second
 
 
 def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
