@@ -332,6 +332,8 @@ class EngineProcess:
         """End `child` and its successors when they are gone; `close` ends the last one."""
         deaths = Deaths(BACKOFF_S)
         clock = asyncio.get_running_loop().time
+        # It does not count in `deaths`: one that dies at once each time may have taken longer than that to start.
+        starting_s = 0.0
         while True:
             why = await asyncio.shield(child.gone)
             await child.end()
@@ -340,13 +342,15 @@ class EngineProcess:
                 await asyncio.sleep(RESPAWN_S)
             else:
                 logger.warning("{} is lost: {}; the end of its stderr: {}", child, why, child.tail or "none")
-                pause_s = deaths.pause_s(clock())
+                pause_s = deaths.pause_s(clock() - starting_s)
                 if pause_s is None:
                     told = (self._name, len(deaths), DEATHS_WITHIN_S)
-                    logger.error("the {} died {} times within {:g} s: giving up", *told)
+                    logger.error("the {} died {} times within {:g} s of running: giving up", *told)
                     self.failed.set()
                     return
                 await asyncio.sleep(pause_s)
-            child = self._child = self._new_child()
+            child, begun = self._new_child(), clock()
+            self._child = child
             with contextlib.suppress(EngineLost, SettingsError):  # `child.gone` says the same
                 await child.start()
+            starting_s += clock() - begun

@@ -15,6 +15,7 @@ import pytest
 from agent_tts.ipc import engine_process as client
 from agent_tts.ipc.engine_process import BACKOFF_S, STOP_S, EngineProcess
 from agent_tts.messages import Audio, EnginePong, EngineReady
+from agent_tts.system import processes
 from tests.ipc.listener import Listener, engine_process, shadow_numpy, speak, tone_settings
 from tests.support import logged, present
 
@@ -97,6 +98,19 @@ async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final(monk
         assert not link.alive
         lives = [entry for entry in listener.seen if isinstance(entry, EngineReady | str)]
         assert [type(entry) for entry in lives] == [EngineReady, str] * (len(pauses_s) + 1)
+
+
+async def test_the_time_of_starts_does_not_separate_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that loads a model for longer than deaths count would otherwise die and come back for ever."""
+    pauses_s = (0.0, 0.0)
+    monkeypatch.setattr(client, "BACKOFF_S", pauses_s)
+    monkeypatch.setattr(processes, "DEATHS_WITHIN_S", 0.2)
+    async with engine_process(tone_settings()) as (link, listener):
+        for life in range(1, len(pauses_s) + 2):
+            await listener.hellos(life)
+            kill(link)
+        async with asyncio.timeout(5):
+            await link.failed.wait()
 
 
 async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
