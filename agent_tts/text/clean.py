@@ -125,7 +125,7 @@ class Cleaner:
         self._breaks.flush()
 
     def close(self) -> None:
-        """Leave what is open, whose generator refers to this cleaner: without it only the collector would free the two."""
+        """Leave what is open: its generator refers to this cleaner, and only the collector would free the two."""
         if self._mode:
             self._mode.close()
             self._mode = None

@@ -51,7 +51,7 @@ def test_a_request_leaves_nothing_to_the_collector(*, cancel: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "opened", ["`code", "```\ncode", "$x^2", "\\(x^2", "<b class=", "[a link](https://", "![", "https://exam", "&am", "**"]
+    "opened", ["`code", "```\ncode", "$x^2", "\\(x^2", "<b class=", "[a link](https://", "![", "https://exam", "&am"]
 )
 def test_a_request_that_is_cancelled_within_code_or_a_tag_leaves_no_cleaner(
     opened: str, monkeypatch: pytest.MonkeyPatch
