@@ -46,7 +46,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 # Tests of models, and those that import their reference, run before the others, in processes of their own: each process
-# imports all that its tests import.
+# imports all that its tests import, 10 s of it here, and hardly any of these tests waits.
 # Tests with limits in real time need a core, and run last. What has failed runs again then, in one process, three times
 # at most, and must pass there. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for
 # all. ARGS that name files or folders make one run of the first two. The last lines name the tests that have failed in
@@ -61,8 +61,9 @@ all-tests: $(VENV)/dev
 		$(BIN)/python -m pytest "$$@" $(ARGS); status=$$?; ended=$$ended$$status; \
 		case $$status in 0 | 1 | 5) ;; *) exit $$status ;; esac; \
 	}; \
-	beside() { run -n $(WORKERS) -m "not alone and $(USUAL)" "$$@"; }; \
-	case '$(ARGS)' in *tests/*) beside ;; *) beside $(MODELS); beside $(MODELS:%=--ignore=%) ;; esac; \
+	beside() { run -m "not alone and $(USUAL)" -n "$$@"; }; \
+	case '$(ARGS)' in *tests/*) beside $(WORKERS) ;; \
+	*) beside $(CORES) $(MODELS); beside $(WORKERS) $(MODELS:%=--ignore=%) ;; esac; \
 	run -m "alone and $(USUAL)"; \
 	case $$ended in 55 | 555) exit 5 ;; *1*) ;; *) exit 0 ;; esac; \
 	for again in 1 2 3; do $(BIN)/python -m pytest $(AGAIN) $(ARGS) && exit 0; done; \

@@ -81,8 +81,8 @@ def test_rounding_to_bfloat16_is_a_small_distance(checkpoint: Checkpoint) -> Non
 @pytest.mark.parametrize(
     ("parameter", "off"),
     [
-        (lambda it: it.model.predictor.lm_head[4].weight, {"predictor", "code 5"}),
-        (lambda it: it.model.talker.codec_head.weight, {"talker"}),
+        pytest.param(lambda it: it.model.predictor.lm_head[4].weight, {"predictor", "code 5"}, marks=pytest.mark.slow),
+        pytest.param(lambda it: it.model.talker.codec_head.weight, {"talker"}, marks=pytest.mark.slow),
         (lambda it: it.codec.decoder[0].conv.weight, {"codec"}),
         (
             lambda it: it.model.talker.layers[0].mlp.up_proj.weight,

@@ -271,7 +271,7 @@ def test_a_reset_touches_no_other_row(short_codec: Codec) -> None:
     assert relative_error(torch.cat((first[1], rest[1])), whole) < 1e-5
 
 
-@pytest.mark.parametrize("warm", [1, SHORT_WINDOW, 2 * SHORT_WINDOW + 2])
+@pytest.mark.parametrize("warm", [1, pytest.param(SHORT_WINDOW, marks=pytest.mark.slow), 2 * SHORT_WINDOW + 2])
 def test_a_stream_goes_on_where_another_ended(short_codec: Codec, warm: int) -> None:
     """A cloned voice: the reference is decoded in a state of its own, put into a reused row, and cut."""
     codes, clip, rows = random_codes(1, warm + 8), state_of(short_codec, 1), state_of(short_codec, 3)

@@ -89,7 +89,7 @@ def test_a_step_equals_that_of_torch_for_rows_in_any_order_that_run_pause_and_le
     assert found.position.tolist() == [3, 0, 0, 0]
 
 
-@pytest.mark.parametrize("never_so_few", ["UNIT_STEPS", "SPLIT_INPUTS"])
+@pytest.mark.parametrize("never_so_few", ["UNIT_STEPS", pytest.param("SPLIT_INPUTS", marks=pytest.mark.slow)])
 def test_both_convolutions_of_a_unit_in_one_kernel_and_sums_in_splits_are_the_same(
     codec: Codec, fast: FastCodec, monkeypatch: pytest.MonkeyPatch, never_so_few: str
 ) -> None:

@@ -117,7 +117,7 @@ class TestCodesEqualUpstreams:
     @pytest.mark.parametrize(
         ("size", "instruct", "streaming"),
         [
-            (tiny.PROJECTED, (), True),
+            pytest.param(tiny.PROJECTED, (), True, marks=pytest.mark.slow),
             (tiny.PROJECTED, (), False),
             (tiny.PROJECTED, tiny.INSTRUCT, True),
             (tiny.SAME_WIDTH, (), False),
@@ -140,7 +140,7 @@ class TestCodesEqualUpstreams:
 
     @pytest.mark.parametrize(
         ("speaker", "language"),
-        [("serena", "Chinese"), ("eric", "Auto"), ("Eric", "german")],
+        [("serena", "Chinese"), ("eric", "Auto"), pytest.param("Eric", "german", marks=pytest.mark.slow)],
     )
     def test_with_every_kind_of_language(self, speaker: str, language: str) -> None:
         """tests/model/test_prompt.py has every pair."""
@@ -148,7 +148,9 @@ class TestCodesEqualUpstreams:
         theirs = upstream_codes(upstream, 4, languages=[language], speakers=[speaker])
         assert torch.equal(speak(ours, prompt_of(ours, PromptVoice(speaker), language=language), frames=4), theirs)
 
-    @pytest.mark.parametrize(("language", "streaming"), [("auto", True), ("German", False)])
+    @pytest.mark.parametrize(
+        ("language", "streaming"), [("auto", True), pytest.param("German", False, marks=pytest.mark.slow)]
+    )
     def test_with_a_designed_voice(self, streaming: bool, language: str) -> None:
         upstream, ours = tiny.models("voice_design")
         theirs = upstream_codes(
@@ -160,7 +162,9 @@ class TestCodesEqualUpstreams:
         prompt = prompt_of(ours, PromptVoice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
 
-    @pytest.mark.parametrize(("size", "streaming"), [(tiny.PROJECTED, True), (tiny.SAME_WIDTH, False)])
+    @pytest.mark.parametrize(
+        ("size", "streaming"), [(tiny.PROJECTED, True), pytest.param(tiny.SAME_WIDTH, False, marks=pytest.mark.slow)]
+    )
     def test_with_a_speaker_vector(self, streaming: bool, size: str) -> None:
         upstream, ours = tiny.models("base", size)
         vector = tiny.speaker_vector()
@@ -173,7 +177,13 @@ class TestCodesEqualUpstreams:
 
     @pytest.mark.parametrize(
         ("length", "streaming"),
-        [(4, True), (8, True), (9, True), (14, True), (14, False)],
+        [
+            pytest.param(4, True, marks=pytest.mark.slow),
+            (8, True),
+            (9, True),
+            pytest.param(14, True, marks=pytest.mark.slow),
+            (14, False),
+        ],
         ids=["short", "as-long-as-the-text", "one-more", "long", "behind-the-whole-text"],
     )
     def test_with_a_reference(self, streaming: bool, length: int) -> None:

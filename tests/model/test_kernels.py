@@ -136,7 +136,8 @@ class Attention:
 
 
 @pytest.mark.parametrize(
-    ("more", "split", "together"), [((), 64, False), ((), 128, True), ((31, 32, 33, 95), 128, False)]
+    ("more", "split", "together"),
+    [((), 64, False), pytest.param((), 128, True, marks=pytest.mark.slow), ((31, 32, 33, 95), 128, False)],
 )
 def test_attention_over_blocks(more: tuple[int, ...], split: int, together: bool) -> None:
     """Rows of different lengths, the last one paused; a cache in blocks, in any order. Of 9 rows, tiles are read ahead,
@@ -180,7 +181,7 @@ def test_attention_in_a_frame() -> None:
             assert error(found[mine], expected) < ROUNDING
 
 
-@pytest.mark.parametrize(("size", "step"), [(96, 0), (512, 0.5)])
+@pytest.mark.parametrize(("size", "step"), [pytest.param(96, 0, marks=pytest.mark.slow), (512, 0.5)])
 def test_draws_with_every_kind_of_parameter(size: int, step: float) -> None:
     """Rows with all combinations; in steps of 0.5, many logits are equal, also at the edge of top-k."""
     given = list(product((0.0, 0.7, 9.0), (0, 1, 50, size - 1), (1.0, 0.9, 1e-9)))

@@ -32,7 +32,7 @@ from tests.wire import Wire, wire
 
 __all__ = ["checkpoint", "ending", "no_leaked_tasks"]  # fixtures
 
-pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 PIPECAT = Path(__file__).parents[2] / "web" / "docs" / "clients" / "pipecat.md"
 SLOTS = 3

@@ -83,7 +83,7 @@ def plain(ryan: Qwen3Engine) -> list[NDArray[np.float64]]:
 
 
 class TestEveryPieceIsHeardToItsLastSample:
-    @pytest.fixture(params=[False, True], ids=["", "overlapped"])
+    @pytest.fixture(params=[pytest.param(False, id=""), pytest.param(True, id="overlapped", marks=pytest.mark.slow)])
     def made(self, ryan: Qwen3Engine, request: pytest.FixtureRequest) -> Iterator[Qwen3Engine]:
         if request.param:
             with overlapped(ryan):

@@ -133,6 +133,7 @@ OPTIONS: dict[str, tuple[str, SpeechOptions]] = {
     "reference": ("base", SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)),
     "long reference": ("base", SpeechOptions("ann", "de", seed=0, clean=False, sampling=GREEDY)),
 }
+RARER = {"styled", "vector", "long reference"}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,11 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("pair", "options"), OPTIONS.values(), ids=OPTIONS, indirect=["pair"])
+@pytest.mark.parametrize(
+    ("pair", "options"),
+    [pytest.param(*each, id=name, marks=[pytest.mark.slow] * (name in RARER)) for name, each in OPTIONS.items()],
+    indirect=["pair"],
+)
 def test_a_text_sounds_as_by_our_modules_given_whole_or_by_character(pair: Pair, options: SpeechOptions) -> None:
     expected, found = (speak(one, TEXT, options=options) for one in pair)
     assert_equal(found, expected)
@@ -178,7 +183,7 @@ def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> 
         ["<|im_end|> or <tts_pad>"],
         ["a\0b"],
         ["a \ufffd\ufffd b \ufffd"],
-        ["x" * 12 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"],
+        pytest.param(["x" * 12 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"], marks=pytest.mark.slow),
     ],
     ids=["pause", "flush", "manner", "language", "control", "nul", "replacement", "characters"],
 )
