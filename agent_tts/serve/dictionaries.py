@@ -20,6 +20,7 @@ from agent_tts.text.phones import to_ipa
 MAX_RULES = 1_000  # of one dictionary
 RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules
 MAX_VERSIONS = 8  # of one dictionary that are kept, the latest ones
+KEPT_CHARS = RULES_BYTES  # of their rules; the latest two are kept however long they are
 MAX_FILE_BYTES = 2 * RULES_BYTES * MAX_VERSIONS  # more than the longest one has
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters
@@ -58,6 +59,10 @@ class Version:
     id: str
     rules: tuple[Rule, ...]
 
+    @property
+    def chars(self) -> int:
+        return sum(len(rule.written) + len(rule.said) for rule in self.rules)
+
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> Self:
         """A new version. Raises `InvalidRequest` for too many rules, and for those that cannot be followed."""
@@ -92,7 +97,7 @@ class Dictionary:
         for version in reversed(self.versions):
             if version_id in (None, version.id):
                 return version
-        raise UnknownDictionary(f"this dictionary has no such version; the last {MAX_VERSIONS} are kept")
+        raise UnknownDictionary(f"this dictionary has no such version; at most {MAX_VERSIONS} are kept, the last ones")
 
 
 Wanted = Sequence[tuple[str, str | None]]  # ids of dictionaries, and of their versions; None: the latest
@@ -139,13 +144,13 @@ class Dictionaries:
         key = tuple(version.id for version in versions)
         if found := self._compiled.get(key):
             return found[0]
-        rules = [rule for version in reversed(versions) for rule in version.rules]
+        rules = (rule for version in reversed(versions) for rule in version.rules)
         try:
             lexicon = Lexicon(entry for rule in rules for entry in rule.entries())
         except ValueError:  # a rule in a file that others write
             raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
         with self._keeping:
-            self._compiled[key] = lexicon, sum(len(rule.written) + len(rule.said) for rule in rules)
+            self._compiled[key] = lexicon, sum(version.chars for version in versions)
             kept = sum(size for _, size in self._compiled.values())
             while len(self._compiled) > 1 and kept > _CACHED:
                 kept -= self._compiled.pop(next(iter(self._compiled)))[1]
@@ -182,7 +187,10 @@ class Dictionaries:
             if name is not None:
                 found = replace(found, name=name)
             if version is not None:
-                found = replace(found, versions=(*found.versions, version)[-MAX_VERSIONS:])
+                versions = (*found.versions, version)[-MAX_VERSIONS:]
+                while len(versions) > 2 and sum(one.chars for one in versions) > KEPT_CHARS:
+                    versions = versions[1:]
+                found = replace(found, versions=versions)
             if is_archived is not None:
                 found = replace(found, archived_at=datetime.now(UTC) if is_archived else None)
             return found

@@ -154,6 +154,16 @@ def test_a_version_is_kept_until_there_are_too_many(stored: Dictionaries) -> Non
         stored.lexicon([(made.id, made.latest.id)])
 
 
+def test_of_long_versions_two_are_kept(stored: Dictionaries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are one file, which is read whole after each change."""
+    monkeypatch.setattr(dictionaries, "KEPT_CHARS", 30)
+    made = stored.add("mine", [NGINX])
+    for length in (1, 40, 41):
+        changed = stored.change(made.id, rules=[Rule("nginx", "x" * length)])
+    assert [version.chars for version in changed.versions] == [45, 46]
+    assert len(stored.change(made.id, rules=[Rule("nginx", "x")]).versions) == 2
+
+
 def test_the_first_dictionary_counts(stored: Dictionaries) -> None:
     first = stored.add("first", [NGINX])
     second = stored.add("second", [Rule("nginx", "N G"), Rule("SQL", "sequel")])
