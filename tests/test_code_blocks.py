@@ -38,6 +38,7 @@ NOT_HERE = {
     "agent-tts voices fetch": "needs the network: tests/cli/test_fetch.py has a server",
     "curl localhost:8100/v1/audio/voices": "needs a Base model",
     "agent-tts compile": "takes minutes",
+    "agent-tts doctor": "tries engines and models: tests/doctor",
     "agent-tts cluster": "runs until Ctrl+C, or asks a cluster: tests/cluster",
     "agent-tts detect": "needs released weights",
     "agent-tts bench agent": "takes minutes: tests/cli/test_bench_agent.py",

@@ -79,11 +79,6 @@ async def test_a_text_whose_node_is_lost_goes_on_at_another() -> None:
 
 
 @pytest.mark.real_time
-async def test_whole_text(node: RunningProcess) -> None:
-    check(await speak(node.ws_url, TEXT, lead_ms=None))
-
-
-@pytest.mark.real_time
 async def test_words_of_a_language_model(node: RunningProcess) -> None:
     async with wire(node.ws_url) as peer:
         await peer.send("context.open", context_id="t", lead_ms=None)
@@ -120,7 +115,7 @@ async def test_packets(node: RunningProcess, encoding: str, rate: int, codec: st
         check(np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate)
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_webrtc_that_loses_packets(node: RunningProcess) -> None:
     """All parts at once, each to a peer: they are spoken in real time."""
@@ -211,7 +206,7 @@ BREAKS: dict[str, Callable[[NDArray[np.int16]], NDArray[np.int16]]] = {
     "it is said twice": lambda sound: np.concatenate((sound, sound[len(sound) // 2 :])),
     "half of the samples": lambda sound: sound[::2],
 }
-QUICK = {"a sentence is missing", "it is said twice"}  # of the others Whisper tries several readings
+QUICK = {"a sentence is missing"}  # of the others Whisper hears more, or tries several readings
 
 
 @pytest.mark.parametrize(

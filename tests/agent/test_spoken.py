@@ -136,7 +136,8 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
     assert llm.history()[1] == ("assistant", text)
 
 
-@pytest.mark.parametrize("words", ["Please open the window.", pytest.param("Ha ha ha.", marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_turn_end.py` has what it waits for, by the frames that the recogniser tells
+@pytest.mark.parametrize("words", ["Please open the window.", "Ha ha ha."])
 async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> None:
     """Recognition that takes three times `resume_after_s`: the voice stays silent, and the words end the turn at once.
 
@@ -164,6 +165,7 @@ async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> N
                 assert time.monotonic() - caller.own_at(kind, spoke_at) < 0.4
 
 
+@pytest.mark.slow
 async def test_a_listener_does_not_interrupt_and_stop_does() -> None:
     """By real recognition: the answer goes on after "Yeah", which is in no context, and ends at "Stop".
 

@@ -55,6 +55,7 @@ async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
 
 
 @in_processes
+@pytest.mark.slow
 async def test_client_processes_share_an_open_loop_and_are_monitored() -> None:
     load = requests("20/s", rate=20, warmup_s=0.5, duration_s=1.5, session={"voice": "tone-660"}, texts=SHORT)
     async with running_node(slots=64) as node:
@@ -98,6 +99,7 @@ async def test_callers_in_phase_begin_again_when_their_speech_has_been_played() 
             assert 0 <= following.begin - one.begin - one.audio_s < 0.1
 
 
+@pytest.mark.slow
 @in_processes
 async def test_a_burst_and_streams_beside_it_are_told_apart() -> None:
     """The streams have processes of their own, so that they do not make the measured callers' clients late."""

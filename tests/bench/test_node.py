@@ -38,6 +38,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 @PROC
+@pytest.mark.slow
 async def test_an_own_node_is_ready_and_ends_with_the_block() -> None:
     async with own_node(engine="tone", slots=7, fronts=2, engines=2) as node:
         async with httpx.AsyncClient() as client:

@@ -156,7 +156,7 @@ def test_word_times_are_compared_where_both_have_the_word() -> None:
     assert onsets(words, [], 0) == {}
 
 
-@pytest.mark.alone  # its libraries take half a gigabyte
+@pytest.mark.slow  # its libraries take half a gigabyte
 def test_a_voice_is_like_itself_and_less_like_another(said: dict[tuple[str, str], NDArray[np.int16]]) -> None:
     judge = Judge(hearing(), clip=recording(said[OTHER, MAN]))
     assert judge.speakers is not None
@@ -212,7 +212,7 @@ def test_levels_and_pace_are_neither_better_nor_worse() -> None:
     assert all(got_worse(*pair) == {} for pair in (runs, runs[::-1], *pairwise(runs)))
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_a_model_of_speakers_is_one_of_transformers(tmp_path: Path) -> None:
     """With random weights: vectors of speakers, as for Resemblyzer's; a folder without a model is told."""
     from transformers import Wav2Vec2FeatureExtractor, WavLMConfig, WavLMForXVector

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -154,9 +153,9 @@ async def test_contents_lead_to_each_heading_and_stay_in_sight(browser: DevTools
 
 async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
     """Light and dark; nothing is wider than the window. A telephone shows the text first: contents are folded."""
-    windows, names = ((1_280, False), (1_000, False), (390, True)), ("performance.md", "nothing")
+    performance = [(width, phone, "performance.md") for width, phone in ((1_280, False), (1_000, False), (390, True))]
     async with opened(browser, "operating.md") as (page, docs):
-        for (width, phone), name in itertools.product(windows, names):
+        for width, phone, name in (*performance, (390, True, "nothing")):
             await page.resize(width, 844, phone=phone)
             await page.open(docs + name)
             assert await page.js("document.querySelector('#contents')?.open") == (
@@ -164,7 +163,7 @@ async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
             )
             await page.js("document.querySelector('#contents')?.setAttribute('open', '')")
             await page.click("#words")
-            for asked, colours in (("voice", "light"), ("voice", "dark"), ("quixotic", "dark")):
+            for asked, colours in (("voice", "light"), ("quixotic", "dark")):
                 await ask(page, asked)
                 await page.prefer(prefers_color_scheme=colours)
                 assert await page.js(READABLE) == [], (name, asked, colours)

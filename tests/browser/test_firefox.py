@@ -43,6 +43,7 @@ async def test_firefox_speaks_and_falls_silent(fox: Firefox, transport: str) -> 
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_firefox_without_a_sound_device_says_so(loop_thread: None) -> None:
     """It never lets the page sound: the page says why it is silent. Fails if `unlock` waits in silence."""
     async with firefox(card=False) as deaf, running_node() as node, deaf.page() as page:

@@ -54,6 +54,8 @@ LONGEST_WORD_MS = 480  # of `TEXT`: eight characters of `tone.char_ms`
 # The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")
+# For assertions that name no transport: `make slow` has the second.
+ONE_OF_TRANSPORTS = ("websocket", pytest.param("webrtc", marks=pytest.mark.slow))
 
 LONG = "one two three four five six seven eight nine ten eleven twelve " * 8
 
@@ -168,7 +170,7 @@ async def test_the_chosen_voice_is_heard_and_stop_silences_it(browser: DevTools,
         assert residue == []
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, transport: str) -> None:
     """A turn to its end: all words are marked as heard, and the meters show its figures."""
     async with open_page(browser) as (page, _):
@@ -298,7 +300,7 @@ WATCHED = f"""
 """
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
 async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: DevTools, width: int) -> None:
     """While the page loads, and before, during and after the first turn: all have their places from the start."""
     async with open_page(browser) as (page, running):
@@ -780,7 +782,7 @@ ASK_FOR_OPUS = """(async () => {
 })()"""
 
 
-@pytest.mark.parametrize("way", ["pcm", pytest.param("opus", marks=pytest.mark.slow), "webrtc"])
+@pytest.mark.parametrize("way", ["pcm", *(pytest.param(way, marks=pytest.mark.slow) for way in ("opus", "webrtc"))])
 async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path, way: str) -> None:
     """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left.
 
@@ -825,7 +827,7 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
             await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools, transport: str) -> None:
     """Between two turns, unseen."""
     async with open_page(browser) as (page, running):
@@ -877,7 +879,7 @@ async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> 
         await speak(page)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
     """All deadlines that the page sets for connecting pass, and the session goes on."""
     late = "window.late = []; AbortSignal.timeout = () => (late.push(new AbortController()), late.at(-1).signal);"

@@ -200,7 +200,7 @@ async def test_the_page_tells_what_the_node_says_and_asks_for_no_key(
 
 
 @needs("nginx")
-@pytest.mark.parametrize("kind", ["X-Forwarded-Host", "Forwarded"])
+@pytest.mark.parametrize("kind", ["X-Forwarded-Host", pytest.param("Forwarded", marks=pytest.mark.slow)])
 async def test_a_proxy_that_replaces_the_host_names_it(
     browser: DevTools, kind: str, tmp_path: Path, certificate: Certificate
 ) -> None:

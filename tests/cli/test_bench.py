@@ -80,6 +80,7 @@ def test_serve_measures_callers_in_phase(node: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fonts")
+@pytest.mark.slow
 def test_a_mix_of_a_file_is_played_and_told_by_kinds(node: str, tmp_path: Path) -> None:
     path, plot = tmp_path / "calls.jsonl", tmp_path / "out.png"
     calls = [
@@ -133,6 +134,7 @@ def test_streams_reports_the_largest_number_without_a_gap(node: str, tmp_path: P
     assert (large["load"], large["errors"], large["silent"]) == ("4 callers", {}, 0)
 
 
+@pytest.mark.slow
 def test_trace_tells_the_stages_of_every_request(tmp_path: Path) -> None:
     found, printed = measured(tmp_path, "trace", "--engine", "tone", "--rate", "10", *QUICK)
     assert "ipc back" in printed
@@ -268,6 +270,7 @@ def test_a_refusal_is_a_message(node: str) -> None:
     assert (result.returncode, b"no such voice" in result.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_load_reports_which_promises_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     result = invoke("bench", "load", "--engine", "tone", "--only", "sessions", "--minutes", "0.05", "--json", str(path))

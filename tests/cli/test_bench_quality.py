@@ -149,7 +149,11 @@ def test_a_wrong_option_is_told_before_anything_is_spoken(arguments: tuple[str, 
     assert said in done.stderr.decode()
 
 
-@pytest.mark.parametrize("package", ["faster_whisper", "whisper_normalizer.basic", "speechmos"])
+# The last of them is missed after the import of all others, which takes seconds.
+LAST = pytest.param("speechmos", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("package", ["faster_whisper", "whisper_normalizer.basic", LAST])
 def test_a_missing_package_is_one_line_that_says_how_to_get_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     done = invoke("bench", "quality", "--url", "localhost:1")

@@ -146,7 +146,7 @@ def test_a_folder_that_is_a_file_is_told(home: Path) -> None:
     assert (done.returncode, b"emma cannot be stored in" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("names", [("fenrir",), OTHERS])
+@pytest.mark.parametrize("names", [pytest.param(("fenrir",), marks=pytest.mark.slow), OTHERS])
 def test_the_engine_speaks_what_is_there_and_other_vendors_names_map_to_it(home: Path, names: tuple[str, ...]) -> None:
     """With a man there, names of men are his; with heart alone all are hers."""
     assert {*aliases(installed()).values()} == {"heart"}

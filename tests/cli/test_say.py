@@ -56,6 +56,7 @@ def test_stdin_is_spoken_while_it_is_open() -> None:
     assert len(rest) > 3_840
 
 
+@pytest.mark.slow
 def test_a_file_as_stdin_longer_than_a_context_is_spoken_whole_to_stdout(tmp_path: Path) -> None:
     """A node accepts 20 000 characters and four minutes of speech per context. Figures go to stderr."""
     sentence = "These are words of a long text. "

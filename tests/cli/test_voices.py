@@ -103,6 +103,7 @@ def card(tmp_path: Path, name: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_clone_is_added_privately_and_deleted(tmp_path: Path, base: Path, clip: Path, home: dict[str, str]) -> None:
     """Consent is asked for on a terminal and recorded as given there."""
     arguments = ("voices", "add", "bob", "--audio", str(clip), "--text", "A tone.", "--model", str(base))

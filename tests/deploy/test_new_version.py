@@ -66,6 +66,7 @@ async def sessions(node: RunningProcess) -> int:
     return int(float(re.findall(r"^agent_tts_sessions (\S+)$", text, re.M)[0]))
 
 
+@pytest.mark.slow
 async def test_a_new_version_takes_over_and_nobody_loses_a_sample(tmp_path: Path) -> None:
     """While one caller moves between his turns, another is spoken to, a third comes, and the way back is the same."""
     folders = [tmp_path / name for name in ("old", "new", "back")]

@@ -54,6 +54,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": PACKAGES, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@pytest.mark.slow
 def test_it_is_the_wheel_that_speaks(installed: Path, tmp_path: Path) -> None:
     where: list[str | Path] = [installed / "python", "-c", "import agent_tts; print(agent_tts.__file__)"]
     found = subprocess.run(where, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=30)
@@ -79,6 +80,7 @@ def node(installed: Path, folder: Path, **variables: str) -> Iterator[RunningPro
         process.wait(30)
 
 
+@pytest.mark.slow
 def test_a_node_of_it_has_the_page_the_docs_the_named_configurations_and_the_natural_voice(
     installed: Path, tmp_path: Path
 ) -> None:

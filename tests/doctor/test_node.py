@@ -17,7 +17,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.doctor import machine, wants_agent
 from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.doctor.node import node
-from tests.cli.process import invoke, run
+from tests.cli.process import invoke
 from tests.engine.qwen3.released import write_hollow
 from tests.recogniser import TINY_EN
 
@@ -105,6 +105,7 @@ def test_the_size_of_a_download_is_known_before(tmp_path: Path, model: str, told
 
 
 @pytest.mark.node
+@pytest.mark.slow
 def test_doctor_refuses_what_serve_refuses_and_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A named configuration, with a checkpoint here in place of its downloads, on a device that is not there."""
     for name in ("espeak", "hibari"):
@@ -112,7 +113,7 @@ def test_doctor_refuses_what_serve_refuses_and_in_its_words(tmp_path: Path, monk
     write_hollow(tmp_path / "0.6B", "0.6B")
     models = ("--set", f"qwen3.models={tmp_path / '0.6B'}", "--set", "qwen3.device=cuda:7")
     flags = ("--config", "gpu", "--port", "0", *models)
-    looked, served = invoke("doctor", *flags, "--set", "limits.rtc_peers=0"), run("serve", *flags)
+    looked, served = invoke("doctor", *flags, "--set", "limits.rtc_peers=0"), invoke("serve", *flags)
     assert (looked.returncode, b"A node cannot run here" in looked.stdout) == (1, True), looked.stdout
     assert served.returncode == 2, served.stderr
     for told in (looked.stdout, served.stderr):

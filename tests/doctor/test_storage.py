@@ -55,6 +55,7 @@ def test_a_missing_gpu_is_noted_only_for_a_neural_engine(monkeypatch: pytest.Mon
     assert (models.verdict, "neither a folder here nor a hub id" in models.found) == (Verdict.BAD, True)
 
 
+@pytest.mark.slow
 def test_models_are_compared_with_gpu_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi is a script here, so the test needs no GPU. A refusal has the engine's own words.
 

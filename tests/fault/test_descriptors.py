@@ -39,6 +39,7 @@ def test_a_node_that_may_open_too_few_files_says_so_at_its_start(monkeypatch: py
     assert "512 connections and 48 WebRTC peers need 2560 open files, and this process may open 2559" in lines[0]
 
 
+@pytest.mark.slow
 async def test_an_engine_is_spawned_while_unfinished_tls_handshakes_hold_all_others(tmp_path: Path) -> None:
     """The server learns of such a connection only after its handshake; the reserve is for this.
 

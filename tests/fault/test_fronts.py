@@ -300,6 +300,7 @@ def is_free(port: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_front_is_killed_in_a_drain(tmp_path: Path) -> None:
     """The callers of the other finish, and the exit code is 0. `test_shutdown.py` drains fronts that start."""
     with running_process(tmp_path, "--fronts", "2") as node:

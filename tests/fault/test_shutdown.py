@@ -97,6 +97,7 @@ async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
         assert node.server.exit_code == 0
 
 
+@pytest.mark.slow
 async def test_an_engine_that_keeps_dying_ends_the_node(tmp_path: Path) -> None:
     """A node with one front: `test_several_engines.py`."""
     with running_process(tmp_path, "--fronts", "2") as node:

@@ -78,6 +78,7 @@ def machines(s3: subprocess.Popen[bytes], tmp_path: Path) -> Iterator[subprocess
         running.kill()
 
 
+@pytest.mark.slow
 async def test_a_node_has_the_voices_of_a_bucket(
     s3: subprocess.Popen[bytes], machines: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -34,6 +34,9 @@ from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
+# Of a node with one front, `test_sighup.py` holds that signals and the end do what they must.
+FRONTS = pytest.mark.parametrize("fronts", [pytest.param(1, marks=pytest.mark.slow), 2], indirect=True)
+
 Process = subprocess.Popen[bytes]
 SOON_S = 20.0  # on a busy machine
 TEXT = "Somebody speaks while the operator makes a mistake."
@@ -112,6 +115,7 @@ os.listdir, os.stat, os.mkdir = map(hanging, (os.listdir, os.stat, os.mkdir))
 """
 
 
+@FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_end(tmp_path: Path) -> None:
     """Fails where Python or asyncio waits for threads at the end."""
@@ -143,6 +147,7 @@ async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_
     assert "is lost" not in node.log
 
 
+@FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_signals_to_all_processes_and_pipes_in_place_of_files_hold_up_nothing(tmp_path: Path) -> None:
     """Signals such as of `systemctl kill --signal=HUP`, or of what has other servers open their logs again."""
@@ -173,6 +178,7 @@ async def test_signals_to_all_processes_and_pipes_in_place_of_files_hold_up_noth
         assert await asyncio.to_thread(node.process.wait, SOON_S) == 0
 
 
+@FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
     """That its certificate has expired is told at the start, and when the settings are read again."""
@@ -183,6 +189,7 @@ async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(t
     assert log.count(expiry) > 1
 
 
+@pytest.mark.slow
 async def test_a_script_of_the_package_is_started_as_a_command_is(tmp_path: Path) -> None:
     """Fails where a script runs a node by itself: closing the terminal ended its calls."""
     await hang_up_all_the_time(tmp_path, sys.executable, str(data_folder("pipelines") / "phone.py"))
@@ -254,7 +261,7 @@ def is_past_python(pid: int) -> bool:
     [
         ("0<&- 1>&- 2>&-", 1),
         ("1>/dev/full 2>/dev/full", 2),
-        ("2> >(exec 0<&-)", 1),
+        pytest.param("2> >(exec 0<&-)", 1, marks=pytest.mark.slow),
         pytest.param("1>&- 2>&-", 2, marks=pytest.mark.slow),
         pytest.param("1>/dev/full 2>/dev/full", 1, marks=pytest.mark.slow),
     ],
@@ -333,6 +340,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_thousand_named_keys_are_scraped_and_changed_beside_a_caller(tmp_path: Path) -> None:
     """Their metrics and settings have more than a megabyte."""
     file = tmp_path / "node.yaml"

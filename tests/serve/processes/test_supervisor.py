@@ -102,6 +102,7 @@ async def test_no_secret_is_in_a_command_line_and_a_front_that_keeps_dying_ends_
         await until(lambda: not any(map(is_running, pids.values())))
 
 
+@pytest.mark.slow
 def test_a_setting_that_only_a_front_refuses_ends_the_start() -> None:
     done = run("serve", "--engine", "tone", "--port", "0", "--fronts", "2", "--set", "voices.folder=not/absolute")
     assert done.returncode == 2, done.stderr
@@ -109,7 +110,7 @@ def test_a_setting_that_only_a_front_refuses_ends_the_start() -> None:
     assert done.stderr == says
 
 
-@pytest.mark.parametrize("fronts", ["1", "2"])
+@pytest.mark.parametrize("fronts", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_an_engine_that_does_not_start_is_one_line(fronts: str) -> None:
     limit = "timeouts.engine_start_s=0.001"
     done = run("serve", "--port", "0", "--engine", "tone", "--fronts", fronts, "--set", limit)

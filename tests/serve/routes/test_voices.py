@@ -24,6 +24,7 @@ from agent_tts.errors import UnknownVoice
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.access.ledger import MAX_CLIPS
+from agent_tts.voices import enroll
 from tests.fronts import running_fronts
 from tests.serve.processes.test_server import raw, read_all
 from tests.serve.routes.test_http import error_of
@@ -41,6 +42,7 @@ from tests.support import (
     with_models,
 )
 from tests.voices.clips import KINDS, encoded, tone
+from tests.voices.encoder import without_torch
 
 pytestmark = pytest.mark.node
 
@@ -265,6 +267,7 @@ async def test_the_program_of_the_page_on_moving_from_openai_runs(
     for name in ("consent.wav", "clip.wav"):
         (tmp_path / name).write_bytes(CLIP)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(enroll, "run_module", without_torch)
     async with voices_of(tmp_path / "library", base) as (node, http):
 
         def run() -> None:
