@@ -79,6 +79,11 @@ async def test_a_text_whose_node_is_lost_goes_on_at_another() -> None:
 
 
 @pytest.mark.real_time
+async def test_whole_text(node: RunningProcess) -> None:
+    check(await speak(node.ws_url, TEXT, lead_ms=None))
+
+
+@pytest.mark.real_time
 async def test_words_of_a_language_model(node: RunningProcess) -> None:
     async with wire(node.ws_url) as peer:
         await peer.send("context.open", context_id="t", lead_ms=None)
@@ -115,7 +120,7 @@ async def test_packets(node: RunningProcess, encoding: str, rate: int, codec: st
         check(np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.real_time
 async def test_webrtc_that_loses_packets(node: RunningProcess) -> None:
     """All parts at once, each to a peer: they are spoken in real time."""

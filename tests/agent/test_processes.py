@@ -18,7 +18,6 @@ from tests.support import until
 pytestmark = [
     pytest.mark.node,
     pytest.mark.real_time,
-    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="several fronts need Linux"),
 ]
 

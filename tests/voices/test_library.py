@@ -658,7 +658,6 @@ def test_a_lexicon_that_goes_is_seen_though_its_writer_is_killed(
     assert [voice.lexicon is None for voice in other.voices()] == [True]
 
 
-@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.skipif(sys.platform != "linux", reason="the children are traced by ptrace")
 def test_a_kill_at_any_system_call_loses_nothing(tmp_path: Path) -> None:
