@@ -82,6 +82,13 @@ class Output(NamedTuple):
 NEW_TENSOR = Output()
 
 
+def _splits(x: Tensor, tile: tiles.Tile, rows: int, outputs: int) -> dict[str, Any]:
+    """What a kernel is given for the splits of its sums."""
+    size = 0 if tile.splits == 1 else tile.count(rows, outputs) * tile.splits * tile.rows * tile.outputs
+    parts = x.new_empty(size, dtype=torch.float32)
+    return {"parts": parts, "counters": split_counters(x.device), "SPLITS": tile.splits}
+
+
 def _run(
     kernel: Any, x: Tensor, streams: Streams, rate: int, outputs: int, to: Output, tile: tiles.Tile,
     overlaps: bool = True, **arguments: Any,
@@ -119,8 +126,10 @@ class PackedLinear:
         """x [streams, rate, K] -> [streams, rate, N]."""
         inputs, width = self.weight.shape
         n = width // (1 + self.gated)
+        m = len(x) * self.rate
+        tile = tiles.codec_tile(m, n, inputs, 1, self.gated)
         return _run(
-            kernels.linear, x, streams, self.rate, n, to, tiles.codec_tile(len(x) * self.rate, n, inputs),
+            kernels.linear, x, streams, self.rate, n, to, tile, **_splits(x, tile, m, n),
             weight=self.weight, bias=self.bias, scale=self.scale, residual=residual,
             rows=to.rows(streams, self.rate, n), T=1 if to.ring is None else self.rate,  # which the ring alone needs
             K=inputs, N=n, EPS=self.eps, GELU=self.gelu, GATED=self.gated,
@@ -167,10 +176,8 @@ class PackedConv:
         n = self.weight.shape[1]
         m = len(streams.position) * self.rate
         tile = tiles.codec_tile(m, n, len(self.weight) // self.taps, self.taps)
-        parts = 0 if tile.splits == 1 else tile.count(m, n) * tile.splits * tile.rows * tile.outputs
         return _run(
-            kernels.conv, x, streams, self.rate, n, to, tile, overlaps,
-            parts=x.new_empty(parts, dtype=torch.float32), counters=split_counters(x.device), SPLITS=tile.splits,
+            kernels.conv, x, streams, self.rate, n, to, tile, overlaps, **_splits(x, tile, m, n),
             **self.ring_arguments(x, streams), N=n, ring_rows=to.rows(streams, self.rate, n),
         )  # fmt: skip
 

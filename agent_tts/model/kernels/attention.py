@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from agent_tts.model.kernels.launch import launch, overlap, wait
+from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
 
 _TILE = 64  # positions that a program of few rows reads at a time
 _MERGED = 8  # parts of a row that are put together at a time
@@ -108,6 +108,27 @@ def _write(
 
 
 @triton.jit
+def _begin(
+    x, heads, q_scale, k_scale, angles, eps, scale, last, place_of_new, keys, values, pair,
+    HEADS: tl.constexpr, PAIRS: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """The queries, and top, total and acc of `_attend` over the new position alone, which the last split writes."""
+    q_low, q_high = _turned(x, heads, q_scale, angles, eps, DIM)
+    top = tl.full((16,), float("-inf"), tl.float32)
+    total = tl.zeros((16,), tl.float32)
+    acc = tl.zeros((16, DIM), tl.float32)
+    if last:
+        new_low, new_high, new_value = _keep(
+            x, place_of_new[:, None], keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM
+        )
+        top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
+        top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
+        total += 1
+        acc += new_value.to(tl.float32)
+    return q_low, q_high, top, total, acc
+
+
+@triton.jit
 def _attend(
     qkv,  # [B, (HEADS + 2 PAIRS) DIM]: queries, keys, values
     q_norm,  # [DIM]
@@ -135,6 +156,7 @@ def _attend(
     TILE: tl.constexpr,
     MERGED: tl.constexpr,  # parts that are put together at a time
     QUEUED: tl.constexpr,  # tiles are read ahead; a tile lies in a block
+    AHEAD: tl.constexpr,  # the first tiles are, before the previous kernel has ended
     OVERLAP: tl.constexpr,
 ):
     row, pair, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -160,25 +182,21 @@ def _attend(
         k_low, k_high, value = _read(keys, values, at[:, None], (begin + tile < end)[:, None], dots, DIM)
     if QUEUED:
         block = tl.load(blocks + begin // SIZE)
-    wait(OVERLAP)
-
     x = qkv + row * (HEADS + 2 * PAIRS) * DIM
     # The tensor cores take 16 queries: the group, repeated.
     group = tl.arange(0, 16)
     heads = pair * GROUP + group % GROUP
-    q_low, q_high = _turned(x, heads, q_scale, angles, eps, DIM)
     top = tl.full((16,), float("-inf"), tl.float32)
     total = tl.zeros((16,), tl.float32)
     acc = tl.zeros((16, DIM), tl.float32)
-    if last:
-        new_low, new_high, new_value = _keep(
-            x, place_of_new[:, None], keys, values, k_scale, angles, eps, pair, HEADS, PAIRS, DIM
+    q_low = tl.zeros((16, DIM // 2), kind)
+    q_high = tl.zeros((16, DIM // 2), kind)
+    if not AHEAD:
+        wait(OVERLAP)
+        q_low, q_high, top, total, acc = _begin(
+            x, heads, q_scale, k_scale, angles, eps, scale, last, place_of_new, keys, values, pair, HEADS, PAIRS, DIM
         )
-        top = tl.sum(q_low.to(tl.float32) * new_low.to(tl.float32), 1)
-        top = (top + tl.sum(q_high.to(tl.float32) * new_high.to(tl.float32), 1)) * scale
-        total += 1
-        acc += new_value.to(tl.float32)
-    for start in range(begin, end, TILE):
+    for start in range(begin, tl.maximum(end, begin + 1) if AHEAD else end, TILE):
         p = start + tile
         if QUEUED:  # a load behind another one in the same step would not be in flight with it
             at = cache + block * block_stride + (start % SIZE + tile) * (PAIRS * DIM)
@@ -187,6 +205,12 @@ def _attend(
             at = cache + _places(blocks, p, end, block_stride, PAIRS * DIM, SIZE)
         if SPLIT != TILE:
             k_low, k_high, value = _read(keys, values, at[:, None], (p < end)[:, None], dots, DIM)
+        if AHEAD and start == begin:
+            wait(OVERLAP)
+            q_low, q_high, top, total, acc = _begin(
+                x, heads, q_scale, k_scale, angles, eps, scale, last, place_of_new, keys, values, pair,
+                HEADS, PAIRS, DIM,
+            )  # fmt: skip
         logits = tl.dot(q_low.to(dots), k_low.T, input_precision="ieee")
         logits = tl.dot(q_high.to(dots), k_high.T, logits, input_precision="ieee") * scale
         logits = tl.where((p < end)[None, :], logits, float("-inf"))
@@ -261,13 +285,13 @@ def _attend_in_frame(
     DIM: tl.constexpr,
     SIZE: tl.constexpr,  # S
     TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
+    USED: tl.constexpr,  # positions before the last one, or more: a power of 2
     OVERLAP: tl.constexpr,
 ):
-    """A frame is one tile: one program for a row and a query head. Norms scale the products, not their operands."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """A frame is one tile: one program for a row and a pair. Norms scale the products, not their operands."""
+    row, pair = tl.program_id(0), tl.program_id(1)
     GROUP: tl.constexpr = HEADS // PAIRS
-    pair = head // GROUP
-    d, half, p = tl.arange(0, DIM), tl.arange(0, DIM // 2), tl.arange(0, SIZE)
+    d, half, p = tl.arange(0, DIM), tl.arange(0, DIM // 2), tl.arange(0, USED)
     cache = row * SIZE * PAIRS * DIM + pair * DIM
     at = cache + (p * PAIRS * DIM)[:, None]
     kind = qkv.dtype.element_ty
@@ -280,23 +304,24 @@ def _attend_in_frame(
         x = qkv + place * (HEADS + 2 * PAIRS) * DIM
         angles = last if token == TOKENS - 1 else _halves(rope + here * DIM, DIM)
         new_value = tl.load(x + (HEADS + PAIRS + pair) * DIM + d)
-        q_low, q_high, q_square = _weighted(x + head * DIM, q_weight, angles, DIM)
         new_low, new_high, k_square = _weighted(x + (HEADS + pair) * DIM, k_weight, angles, DIM)
-        by_query, by_key = tl.rsqrt(q_square + eps) * scale, tl.rsqrt(k_square + eps)
-        own = tl.sum(q_low * new_low + q_high * new_high, 0) * by_query * by_key
-        products = q_low[None, :] * k_low.to(tl.float32) + q_high[None, :] * k_high.to(tl.float32)
-        logits = tl.where(p < here, tl.sum(products, 1) * by_query, float("-inf"))
+        by_key = tl.rsqrt(k_square + eps)
+        for head in tl.static_range(GROUP):
+            q_low, q_high, q_square = _weighted(x + (pair * GROUP + head) * DIM, q_weight, angles, DIM)
+            by_query = tl.rsqrt(q_square + eps) * scale
+            own = tl.sum(q_low * new_low + q_high * new_high, 0) * by_query * by_key
+            products = q_low[None, :] * k_low.to(tl.float32) + q_high[None, :] * k_high.to(tl.float32)
+            logits = tl.where(p < here, tl.sum(products, 1) * by_query, float("-inf"))
+            top = tl.maximum(tl.max(logits, 0), own)
+            power, power_of_own = tl.exp(logits - top), tl.exp(own - top)
+            mixed = tl.sum(power[:, None] * value.to(tl.float32), 0) + power_of_own * new_value.to(tl.float32)
+            mixed /= tl.sum(power, 0) + power_of_own
+            tl.store(out + (place * HEADS + pair * GROUP + head) * DIM + d, mixed.to(kind))
         new_low, new_high = (new_low * by_key).to(kind), (new_high * by_key).to(kind)
-        if head % GROUP == 0:
-            to = cache + here * PAIRS * DIM
-            tl.store(keys + to + half, new_low)
-            tl.store(keys + to + DIM // 2 + half, new_high)
-            tl.store(values + to + d, new_value)
-        top = tl.maximum(tl.max(logits, 0), own)
-        power, power_of_own = tl.exp(logits - top), tl.exp(own - top)
-        mixed = tl.sum(power[:, None] * value.to(tl.float32), 0) + power_of_own * new_value.to(tl.float32)
-        mixed /= tl.sum(power, 0) + power_of_own
-        tl.store(out + (place * HEADS + head) * DIM + d, mixed.to(kind))
+        to = cache + here * PAIRS * DIM
+        tl.store(keys + to + half, new_low)
+        tl.store(keys + to + DIM // 2 + half, new_high)
+        tl.store(values + to + d, new_value)
         if token < TOKENS - 1:
             new = (p == here)[:, None]
             k_low, k_high = tl.where(new, new_low[None, :], k_low), tl.where(new, new_high[None, :], k_high)
@@ -351,9 +376,9 @@ def _tile(rows: int, e4m3: bool) -> tuple[int, int, int]:
     """Positions that a program reads at a time, its warps, and its stages: the fastest measured on an H200."""
     if rows <= 8:
         return _TILE, 4, 3
-    if e4m3:
+    if e4m3 or 32 < rows <= 64:
         return 32, 2, 3
-    return (32, 1, 3) if rows <= 32 else (_TILE, 2, 2) if rows <= 64 else (32, 1, 2)
+    return (32 if rows <= 32 else 16), 1, 3
 
 
 def attend(
@@ -388,6 +413,7 @@ def attend(
         _attend, (len(qkv), heads.pairs, splits),
         q_norm=q_norm, out=out, parts=scratch.parts, tops=scratch.tops, counters=scratch.counters,
         scale=heads.dim**-0.5, SPLIT=scratch.split, SPLITS=splits, TILE=tile, MERGED=_MERGED, QUEUED=queued,
+        AHEAD=scratch.split > tile and not queries.together,
         num_warps=warps, num_stages=stages, **shared,
     )  # fmt: skip
 
@@ -402,10 +428,10 @@ def attend_in_frame(
     """
     out = qkv.new_empty(len(qkv), heads.queries * heads.dim)
     launch(
-        _attend_in_frame, (len(qkv) // tokens, heads.queries),
+        _attend_in_frame, (len(qkv) // tokens, heads.pairs),
         qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=keys, values=values, out=out,
         eps=heads.eps, scale=heads.dim**-0.5, position=position,
         HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=keys.shape[1], TOKENS=tokens,
-        num_warps=1, **overlap(qkv.device),
+        USED=max(2, power_of_2(position)), num_warps=1, **overlap(qkv.device),
     )  # fmt: skip
     return out

@@ -111,6 +111,37 @@ def _convolve(
 
 
 @triton.jit
+def _sum_splits(total, parts, counters, BM: tl.constexpr, BN: tl.constexpr, SPLITS: tl.constexpr):
+    """The sum of a tile's splits in their order, in the last of them, and whether this program is it.
+
+    Their sums go to `parts` float32[tiles, SPLITS, BM, BN]; `counters` int32[tiles] are zero before and after.
+    """
+    tile = tl.program_id(0)
+    mine = parts + (tile * SPLITS * BM + tl.arange(0, BM))[:, None] * BN + tl.arange(0, BN)[None, :]
+    tl.store(mine + tl.program_id(1) * BM * BN, total)
+    tl.debug_barrier()  # the whole program has written before its leader counts
+    last = tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLITS - 1
+    if last:
+        tl.store(counters + tile, 0)
+        total = tl.zeros((BM, BN), tl.float32)
+        for split in tl.static_range(SPLITS):
+            # Past the first-level cache, which does not see what other processors write.
+            total += tl.load(mine + split * BM * BN, cache_modifier=".cg")
+    return total, last
+
+
+@triton.jit
+def _product(row, weights, total):
+    """total [BM, BN] + row [BM, K] times weights [K, BN]; of one row without the tensor cores, which take 16."""
+    if row.shape[0] == 1:
+        column = tl.trans(row).to(tl.float32)
+        total += tl.sum(column * weights.to(tl.float32), 0)[None, :]
+    else:
+        total = tl.dot(row, weights, total)
+    return total
+
+
+@triton.jit
 def _residual(residual, m, n, M, N: tl.constexpr):
     """float32 [M, N]"""
     at = m[:, None] * N + n[None, :]
@@ -119,15 +150,17 @@ def _residual(residual, m, n, M, N: tl.constexpr):
 
 @triton.jit(do_not_specialize=["M", "ring_frames"])
 def linear(
-    x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, M, ring_frames,
+    x, weight, bias, scale, residual, out, rows, position, ring, alpha, beta, parts, counters, M, ring_frames,
     T: tl.constexpr, K: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, GELU: tl.constexpr, GATED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):  # fmt: skip
     """A linear layer: x [M, K], weight [K, N], twice as wide if GATED -> `out` [M, N], and into `ring`.
 
     In this order, each if there is one: root-mean-square norm of x by EPS > 0, bias [N], GELU or silu(first half) *
     second half, scale [N], residual [M, N]. `rows` are those of the ring, and T is any number without one. The kernel
-    before this one must not write the residual: a small tile's is read ahead.
+    before this one must not write the residual: a small tile's is read ahead, as are the weights of a sum of one step.
+    For splits see `_sum_splits`; a product with a norm or a gate has none.
     """
     m, n = _tile(N, BM, BN)
     place, row = m, m  # of no use without a ring
@@ -144,14 +177,28 @@ def linear(
     k = tl.arange(0, BK)
     WIDTH: tl.constexpr = 2 * N if GATED else N
     weights = weight + k[:, None] * WIDTH + n[None, :]
-    wait(OVERLAP)
     inside = (n < N)[None, :]
+    if BK == K:
+        whole = tl.load(weights, mask=inside, other=0.0)
+        if GATED:
+            gated_whole = tl.load(weights + N, mask=inside, other=0.0)
+    wait(OVERLAP)
     total = tl.zeros((BM, BN), tl.float32)
     if GATED:
         gated = tl.zeros((BM, BN), tl.float32)
     if EPS > 0:
         squares = tl.zeros((BM,), tl.float32)
-    for step in tl.range(0, K // BK, num_stages=STAGES):
+    if BK == K:
+        a = tl.load(x + m[:, None] * K + k[None, :], mask=(m < M)[:, None], other=0.0)
+        total = _product(a, whole, total)
+        if GATED:
+            gated = _product(a, gated_whole, gated)
+        if EPS > 0:
+            wide = a.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+    STEPS: tl.constexpr = 0 if BK == K else K // BK // SPLITS
+    begin = 0 if SPLITS == 1 else tl.program_id(1) * STEPS
+    for step in tl.range(begin, begin + STEPS, num_stages=STAGES):
         a = tl.load(x + m[:, None] * K + (step * BK + k)[None, :], mask=(m < M)[:, None], other=0.0)
         total = tl.dot(a, tl.load(weights + step * BK * WIDTH, mask=inside, other=0.0), total)
         if GATED:
@@ -159,6 +206,11 @@ def linear(
         if EPS > 0:
             wide = a.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
+    if SPLITS > 1:
+        tl.static_assert(EPS == 0 and not GATED, "the sum of one product alone is split")
+        total, last = _sum_splits(total, parts, counters, BM, BN, SPLITS)
+        if last == 0:
+            return
     if EPS > 0:
         by = tl.rsqrt(squares / K + EPS)[:, None]
         total *= by
@@ -193,8 +245,7 @@ def conv(
 ):  # fmt: skip
     """A causal convolution that reads the ring x: see `_convolve`; bias [N] -> `out` [M, N], and into `ring`.
 
-    The last of a tile's splits puts their sums, `parts` float32[tiles, SPLITS, BM, BN], together in their order;
-    `counters` int32[tiles] are zero before and after.
+    For splits see `_sum_splits`.
     """
     m, n = _tile(N, BM, BN)
     place = tl.load(position + m // T, mask=m < M, other=0).to(tl.int32)
@@ -210,17 +261,9 @@ def conv(
         x, weight, begin, row, place, m, n, M, dilation, frames, T, C, N, TAPS, BM, BN, BK, STAGES, SPLITS
     )  # fmt: skip
     if SPLITS > 1:
-        tile = tl.program_id(0)
-        mine = parts + (tile * SPLITS * BM + tl.arange(0, BM))[:, None] * BN + tl.arange(0, BN)[None, :]
-        tl.store(mine + tl.program_id(1) * BM * BN, total)
-        tl.debug_barrier()  # the whole program has written before its leader counts
-        if tl.atomic_add(counters + tile, 1, sem="acq_rel") != SPLITS - 1:
+        total, last = _sum_splits(total, parts, counters, BM, BN, SPLITS)
+        if last == 0:
             return
-        tl.store(counters + tile, 0)
-        total = tl.zeros((BM, BN), tl.float32)
-        for split in tl.static_range(SPLITS):
-            # Past the first-level cache, which does not see what other processors write.
-            total += tl.load(mine + split * BM * BN, cache_modifier=".cg")
     if not SMALL:
         biases = _of_columns(bias, n, N)
         factor = None if alpha is None else _of_columns(alpha, n, N)

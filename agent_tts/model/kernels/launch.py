@@ -98,7 +98,7 @@ def wait(OVERLAP: tl.constexpr, EARLY: tl.constexpr = False):
     next kernel starts when all programs of this one have let it, or have ended: if those that wait do so after the
     wait, everything before this kernel has ended by then. So what a kernel reads ahead must be written before the last
     kernel in front of it that is not EARLY; that kernel, and EARLY ones behind it, may still run. Products of one row
-    are EARLY; attention is not, therefore what it reads ahead, positions and the cache of its layer, is complete: the
+    or two are EARLY; attention is not, therefore what it reads ahead, positions and its layer's cache, is complete: the
     attention of another layer stands between it and the last attention of its own layer. Blocks that wait take the room
     of those that work, so larger kernels are not EARLY.
     """

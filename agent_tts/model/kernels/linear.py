@@ -340,8 +340,8 @@ def linear(
 ) -> Tensor:
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: contiguous [M, K] -> [M, N].
 
-    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row, the
-    next kernel may start before this one has waited, if `early`: see `launch.wait`.
+    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row or
+    two, the next kernel may start before this one has waited, if `early`: see `launch.wait`.
     """
     return _linear(x, matrix, norm, bias, residual, None, tile, gated=gated, early=early).x
 
@@ -357,7 +357,7 @@ def linear_before(
 ) -> Hidden:
     """residual + product, with what the norm that follows needs if that costs nothing.
 
-    Of one row, the second-level cache keeps the weights that are `cached` rather than others.
+    Of one row or two, the second-level cache keeps the weights that are `cached` rather than others.
     """
     return _linear(x, matrix, None, None, residual.x, norm, tile, cached=cached)
 
@@ -399,7 +399,7 @@ def _linear(
     }  # fmt: skip
     if tile.rows == 0:
         by_row = {
-            "norm": norm and norm.weight, "INTERLEAVED": is_interleaved, "EARLY": early and count == 1,
+            "norm": norm and norm.weight, "INTERLEAVED": is_interleaved, "EARLY": early,
             "EVICTION": "evict_last" if cached else "evict_first",
         }  # fmt: skip
         launch(_rows_times_matrix, (across,), x=x, **by_row, **shared, **by_all)

@@ -25,7 +25,8 @@ from agent_tts.model.kernels.tiles import Tile
 _BLOCK = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 _BLOCK_E4M3 = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
 _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # from triton 3.7 on, and before
-_REGISTERS = {4: 128, 8: 80}  # of a thread, with which two programs of so many warps that multiply fit a processor
+# Registers of a thread: two programs of so many warps that multiply fit a processor; or one beside small programs.
+_REGISTERS, _BESIDE = {4: 128, 8: 80}, 96
 
 
 @gluon.jit
@@ -421,5 +422,5 @@ def operands(x: Tensor, weight: Tensor, scale: Tensor | None, tile: Tile) -> Arg
         "SIDE": side,
         "STAGES": tile.stages,
         "WARPS": tile.warps,
-        "maxnreg": _REGISTERS[tile.warps] if tile.loaders > 1 else None,
+        "maxnreg": _REGISTERS[tile.warps] if tile.loaders > 1 else _BESIDE if scale is None else None,
     }

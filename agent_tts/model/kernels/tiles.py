@@ -46,7 +46,7 @@ class Tile:
 def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """Of a layer of the talker or the predictor. None is cuBLAS."""
     wide = gated or outputs >= 4096
-    if rows == 1 or (rows <= VECTOR_ROWS and not wide):
+    if rows == 1 or (rows <= VECTOR_ROWS and (inputs <= 1024 or not wide)):
         if gated:
             return Tile(0, 2, power_of_2(inputs), 4) if inputs > 1024 else Tile(0, 4, power_of_2(inputs), 2)
         return Tile(0, 2 if inputs > 2048 else 4 if inputs > 1024 else 8, power_of_2(inputs), 8)
@@ -126,9 +126,13 @@ def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile 
     return replace(tile, stages=min(tile.stages, inputs // tile.splits // 128), loaders=1)
 
 
-def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
+def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1, gated: bool = False) -> Tile:
     """Of a convolution or linear layer of the codec, whose inputs are taps of `channels`."""
     area = rows * outputs
+    if taps == rows == 1 and channels in (512, 1024):
+        return Tile(1, 16, channels, 8, 1)  # all weights are read ahead
+    if gated and 1 << 16 <= area < 1 << 17:
+        return Tile(64, 32, 128, 4, 3)
     if area < 1 << 17:
         tile = Tile(16, 32, 128, 4, 5)
     elif area < 1 << 19 and not (outputs >= 2048 and channels <= 512):  # wide and shallow
@@ -141,7 +145,7 @@ def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1) -> Tile:
         tile = Tile(128, 128 if outputs % 128 == 0 else 64, 64, 4, 3)
     # A step of the sum has channels of one tap alone.
     tile = replace(tile, outputs=min(tile.outputs, power_of_2(outputs)), inputs=min(tile.inputs, channels & -channels))
-    if area < 1 << 19 and taps > 1 and taps * channels >= SPLIT_INPUTS:
+    if area < (1 << 19 if taps > 1 else 1 << 17) and taps * channels >= SPLIT_INPUTS:
         tile = replace(tile, splits=max(1, min(4, BLOCKS // tile.count(rows, outputs))))
     return tile
 
