@@ -273,7 +273,7 @@ async def _no_agent(_: object) -> Response:
 
 
 def _openapi_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    made = functools.cache(lambda: json.dumps(app.openapi()).encode())  # in 0.2 s, once
+    made = functools.cache(lambda: json.dumps(app.openapi()).encode())  # in 0.2 s
 
     async def openapi(_: Request) -> Response:
         return Response(await app.state.node.computing(made), media_type="application/json")

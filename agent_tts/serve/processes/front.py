@@ -43,13 +43,13 @@ from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.app import create_app, extension_of
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.processes.listener import share
-from agent_tts.serve.processes.process import leave, raise_limit_of_files, runner
+from agent_tts.serve.processes.process import leave, raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.serve.telemetry.logs import log_to_stderr
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.system import open_files
-from agent_tts.system.in_child import arrange_signals, die_with, settle
+from agent_tts.system.in_child import arrange_signals, die_with
 from agent_tts.text.entries import Lexicon
 
 
@@ -102,7 +102,7 @@ class Front:
             return str(error)
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()
-        settle()
+        warm_up(app)
         self._built.set_result((server, listeners))
         return None
 

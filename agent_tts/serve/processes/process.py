@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from loguru import logger
 
@@ -16,7 +16,10 @@ from agent_tts.config.settings import Settings
 from agent_tts.serve.fronts import connections, rtc_peers
 from agent_tts.serve.telemetry.logs import report_fault
 from agent_tts.system import open_files
-from agent_tts.system.in_child import share_interpreter
+from agent_tts.system.in_child import settle, share_interpreter
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 @contextmanager
@@ -36,6 +39,12 @@ def leave(code: int) -> NoReturn:
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(code)
+
+
+def warm_up(app: FastAPI) -> None:
+    """Do what would hold the event loop later, once all is imported; `gc.unfreeze` undoes a part of it."""
+    app.openapi()  # is kept: made in a thread when it is first asked for, it delays others by up to 0.2 s
+    settle()
 
 
 def raise_limit_of_files(settings: Settings, *, warn: bool = True) -> None:

@@ -24,7 +24,7 @@ from agent_tts.errors import EngineLost
 from agent_tts.serve.fronts import roles
 from agent_tts.serve.local_engine import service_of
 from agent_tts.serve.processes.listener import listen, reserve, url_of
-from agent_tts.serve.processes.process import raise_limit_of_files, runner
+from agent_tts.serve.processes.process import raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.reload import Reader, Reload
 from agent_tts.serve.telemetry.logs import StderrLog, log_to_stderr
 from agent_tts.serve.transports.tls import server_context, warn_of_certificate
@@ -121,7 +121,7 @@ async def _serve(
                 if isinstance(extension, str):
                     extension = await asyncio.to_thread(extension_of, settings, extension)
             app = create_app(settings, service, extension, contents=contents)
-            settle()
+            warm_up(app)
             await asyncio.sleep(0)  # here it is cancelled, if it was
         lost = app.state.node.metrics.log_lost
         log.on_lost = lambda why: lost.labels(why).inc()

@@ -224,8 +224,8 @@ def test_a_signal_while_the_application_is_made_ends_the_node(tmp_path: Path) ->
 from agent_tts.config.loading import load_settings
 from agent_tts.serve.processes import run
 
-made = run.settle
-run.settle = lambda: (os.kill(os.getpid(), signal.SIGTERM), made())
+made = run.warm_up
+run.warm_up = lambda app: (os.kill(os.getpid(), signal.SIGTERM), made(app))
 raise SystemExit(run.run(load_settings(overrides={"engine": "tone", "port": 0})))
 """
     )
