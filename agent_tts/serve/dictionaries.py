@@ -20,7 +20,7 @@ from agent_tts.text.phones import to_ipa
 MAX_RULES = 1_000  # of one dictionary
 RULES_BYTES = 1_024 * MAX_RULES  # of a request with rules
 MAX_VERSIONS = 8  # of one dictionary that are kept, the latest ones
-KEPT_CHARS = RULES_BYTES  # of their rules; the latest two are kept however long they are
+KEPT_CHARS = 1 << 18  # of their rules; the latest two are kept however long they are
 MAX_FILE_BYTES = 2 * RULES_BYTES * MAX_VERSIONS  # more than the longest one has
 MAX_NAME = 256  # characters
 MAX_DESCRIPTION = 2_048  # characters

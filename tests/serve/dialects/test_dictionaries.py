@@ -113,6 +113,33 @@ def test_compiled_rules_are_kept_up_to_a_number_of_characters(
     assert stored.lexicon([(other.id, None)]) is not second
 
 
+def test_a_file_is_made_a_dictionary_once_however_often_it_is_read_after_a_change(
+    stored: Dictionaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is what this process has written itself; a file that is another one is."""
+    other = Dictionaries(tmp_path / "dictionaries", 3)
+    made = stored.add("mine", [NGINX])
+    read: list[bytes] = []
+    shape: Any = other._records._shape
+
+    class Counted:
+        dump_json = shape.dump_json
+
+        def validate_json(self, data: bytes) -> Any:
+            read.append(data)
+            return shape.validate_json(data)
+
+    monkeypatch.setattr(other._records, "_shape", Counted())
+    assert [other.get(made.id) for _ in range(3)] == [made] * 3
+    assert len(read) == 1
+    changed = other.change(made.id, name="ours")
+    assert other.get(made.id) == changed
+    assert len(read) == 1
+    changed = stored.change(made.id, name="theirs")
+    assert [other.get(made.id) for _ in range(2)] == [changed] * 2
+    assert len(read) == 2
+
+
 def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
     records = Records(tmp_path, "dictionary", str.isalnum, Path.read_text)
     with FileLock(tmp_path / ".lock"), pytest.raises(RecordsBusy), records.changing("stored", 0.05):
