@@ -160,11 +160,11 @@ async def test_a_sentence_goes_on_when_its_node_is_killed() -> None:
 async def test_no_part_of_a_word_is_heard_twice() -> None:
     """The reader has only whole words, so that a loss makes a text no longer, and shorter by pauses alone.
 
-    Estimates within a unit are off by 30 ms at most; a word takes 120 ms or more.
+    Estimates within a unit are off by 65 ms at most; a word takes 120 ms or more.
     """
     async with running_node() as node:
         whole, *others = await ran("moving.mjs", node.url, "cut")
-        assert all(-160 <= other - whole <= 30 for other in others), (whole, others)
+        assert all(-160 <= other - whole <= 90 for other in others), (whole, others)
 
 
 @needs_node
