@@ -70,7 +70,8 @@ all-tests: $(VENV)/dev
 	sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1
 
 quick-tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(CORES) -m "not node and not alone and $(USUAL)" $(ARGS)
+	@quick() { $(BIN)/python -m pytest -n $(CORES) -m "not node and not alone and $(USUAL)" "$$@" $(ARGS); }; \
+	case '$(ARGS)' in ?*) quick ;; *) quick $(MODELS) && quick $(MODELS:%=--ignore=%) ;; esac
 
 # What is missing is told before anything is installed. With it, no test may be skipped for want of a program.
 all-tests: export TOOLS_ARE_INSTALLED := 1
