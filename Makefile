@@ -46,7 +46,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 # Tests of models, and those that import their reference, run before the others, in processes of their own: each process
-# imports all that its tests import, 10 s of it here, and hardly any of these tests waits.
+# imports all that its tests import. Hardly any of them waits, so that they have a process for each core.
 # Tests with limits in real time need a core, and run last. What has failed runs again then, in one process, three times
 # at most, and must pass there. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for
 # all. ARGS that name files or folders make one run of the first two. The last lines name the tests that have failed in

@@ -349,8 +349,8 @@ class EngineProcess:
                     self.failed.set()
                     return
                 await asyncio.sleep(pause_s)
-            child, begun = self._new_child(), clock()
-            self._child = child
+            child = self._child = self._new_child()
+            begun = clock()
             with contextlib.suppress(EngineLost, SettingsError):  # `child.gone` says the same
                 await child.start()
             starting_s += clock() - begun

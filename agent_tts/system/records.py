@@ -313,10 +313,10 @@ class JsonRecords(Records[Filed]):
         file = f"{record_id}.json"
         if file not in self.names():
             raise self._none()
-        self._made.pop(file, None)
         with self.changing("deleted"):
             if not self.drop(file):
                 raise self._none()
+            self._made.pop(file, None)
 
     def _store(self, record: Filed) -> Filed:
         data = self._shape.dump_json(record)
