@@ -9,9 +9,13 @@ import asyncio
 import base64
 import contextlib
 import gc
+import itertools
 import os
 import socket
 import sys
+import time
+from asyncio.selector_events import _SelectorTransport
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -40,6 +44,7 @@ HANDSHAKE_S = 0.5
 WRITE_S = 0.5
 FAST = {"handshake_s": HANDSHAKE_S, "write_s": WRITE_S, "tcp_user_s": 1.0}
 LATE_S = 0.5  # s by which a frame may be late
+CLIENTS = 60
 GROWTH = 48 << 20  # bytes of this process, including the client
 HEAD = b"Host: localhost\r\n"
 UPGRADE = HEAD + (
@@ -413,3 +418,40 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
             gc.enable()
     kinds = {HttpProtocol, WebSocketProtocol, Connection, Session, Utterance}
     assert not left & kinds
+
+
+async def test_many_that_come_or_leave_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`turns.call`, where a WebSocket begins and where a client has left. Each pass does about a slice of them."""
+    counts, done = Counter[str](), [Counter[str]()]
+    loop, ticking = asyncio.get_running_loop(), True
+
+    def tick() -> None:
+        done.append(counts.copy())
+        if ticking:
+            loop.call_soon(tick)
+
+    def leave(transport: _SelectorTransport) -> None:
+        if not transport.is_closing():
+            counts["leaves"] += 1
+            time.sleep(1e-4)
+        close(transport)
+
+    def begins(protocol: WebSocketProtocol, transport: asyncio.Transport) -> None:
+        counts["begins"] += 1
+        begin(protocol, transport)
+
+    begin, close = WebSocketProtocol.connection_made, _SelectorTransport.close
+    monkeypatch.setattr(WebSocketProtocol, "connection_made", begins)
+    monkeypatch.setattr(_SelectorTransport, "close", leave)
+    async with running_node(auth={"api_keys": ["k"]}) as node, contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(raw(node)) for _ in range(2 * CLIENTS)]
+        await until(lambda: len(node.server.config.table) == len(clients))
+        for client in clients[:CLIENTS]:
+            client.send(HELLO)
+        for client in clients[CLIENTS:]:
+            client.shutdown(socket.SHUT_WR)
+        loop.call_soon(tick)
+        await until(lambda: done[-1]["begins"] + done[-1]["leaves"] >= 2 * CLIENTS)
+        ticking = False
+    for kind in ("begins", "leaves"):
+        assert max(after[kind] - before[kind] for before, after in itertools.pairwise(done)) <= CLIENTS // 3, kind
