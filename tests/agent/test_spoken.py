@@ -109,6 +109,7 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
     return found
 
 
+@pytest.mark.slow
 async def test_sounds_without_words_only_hold_the_answer() -> None:
     """The answer resumes where it stopped: every word is heard and is in the context.
 

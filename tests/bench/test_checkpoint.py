@@ -123,6 +123,7 @@ def test_the_tokenizer_applies_merges(checkpoint: Checkpoint) -> None:
         assert len(tokenizer(word)["input_ids"]) == 1
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(checkpoint: Checkpoint, tmp_path: Path) -> None:
     write(tmp_path / "same", size="tiny", model_type="custom_voice")
     write(tmp_path / "other", size="tiny", model_type="custom_voice", seed=1)

@@ -40,6 +40,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory, loop_thread: None) -
         file.writeframes((8_000 * np.sin(2 * np.pi * MICROPHONE_HZ * at)).astype("<i2").tobytes())
     flags = (
         "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",  # the shell has no permissions of its own
         f"--use-file-for-fake-audio-capture={path}",
         "--ignore-certificate-errors",  # those of proxies sign themselves
         f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",

@@ -108,6 +108,7 @@ async def test_each_page_is_searched_and_each_section_that_is_found_is_there(bro
             assert f'id="{anchor}"' in pages[where], address
 
 
+@pytest.mark.slow
 async def test_nothing_found_is_told(browser: DevTools) -> None:
     """In words, whatever was typed; the field can be emptied, and is then quiet."""
     async with opened(browser) as (page, _):
@@ -171,6 +172,7 @@ async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
         page.errors.clear()  # of the page that is not there
 
 
+@pytest.mark.slow
 async def test_without_scripts_the_pages_have_no_search_but_contents(browser: DevTools) -> None:
     async with opened(browser) as (page, docs):
         await page.call("Emulation.setScriptExecutionDisabled", value=True)

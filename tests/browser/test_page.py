@@ -190,6 +190,7 @@ async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, trans
         assert "Good evening" in await page.js("document.querySelector('#log').textContent")
 
 
+@pytest.mark.slow
 async def test_the_wait_for_the_llm_stands_apart_from_the_nodes_time(browser: DevTools) -> None:
     """espeak waits for three words, at five tokens a second; at once there is no wait. Both make what was heard."""
     async with open_page(browser, engine="espeak") as (page, _):
@@ -434,6 +435,7 @@ async def test_a_link_carries_text_and_voice_and_does_not_speak(browser: DevTool
         assert "2,000" in await page.js("document.querySelector('#limit').innerText")
 
 
+@pytest.mark.slow
 async def test_what_was_said_can_be_played_again_and_saved(browser: DevTools) -> None:
     """WAV from the sound that the page holds, cut where it was stopped; MP3 from the node."""
     async with open_page(browser) as (page, _):
@@ -465,6 +467,7 @@ async def test_what_was_said_can_be_played_again_and_saved(browser: DevTools) ->
         assert [name[-4:] for name in await page.js("saved")] == [".wav", ".mp3"]
 
 
+@pytest.mark.slow
 async def test_a_voice_is_heard_before_it_is_chosen(browser: DevTools) -> None:
     """By a click on its sign and by Alt Enter in the list; the choice stays."""
     async with open_page(browser) as (page, _):
@@ -520,6 +523,7 @@ async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> N
         assert await page.js(line) > 5 * closed
 
 
+@pytest.mark.slow
 async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) -> None:
     async with open_page(browser, limits={"text_context_chars": 50}) as (page, _):
         await ready(page)
@@ -534,6 +538,7 @@ async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) ->
         await speak(page)
 
 
+@pytest.mark.slow
 async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> None:
     """Field, transcript and history."""
     async with open_page(browser, engine="espeak") as (page, _):
@@ -616,6 +621,7 @@ async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
         await hear(page, 660)
 
 
+@pytest.mark.slow
 async def test_a_slow_connection_that_is_lost_comes_back_with_opus(browser: DevTools) -> None:
     """What has arrived is played; the notice says why and speaks the text again. In Opus it goes on by itself."""
     async with open_page(browser) as (page, running):
@@ -827,6 +833,7 @@ async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_pat
             await page.until("agentTts.state === 'waiting' && agentTts.notices.includes('connection')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools, transport: str) -> None:
     """Between two turns, unseen."""
@@ -842,6 +849,7 @@ async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools, transpo
         assert (await page.js("links"), await page.js("agentTts.notices")) == (0, [])
 
 
+@pytest.mark.slow
 async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:
     """The node closes it, the page shows no error, and Speak opens a new session."""
     async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
@@ -879,6 +887,7 @@ async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> 
         await speak(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools, transport: str) -> None:
     """All deadlines that the page sets for connecting pass, and the session goes on."""
@@ -997,6 +1006,7 @@ async def test_a_narrow_window_shows_every_control_whole(browser: DevTools) -> N
             assert await page.js("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser: DevTools) -> None:
     async with open_page(browser) as (page, node):
         await page.resize(390, 844, phone=True)
@@ -1086,6 +1096,7 @@ async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
         assert await page.js("document.querySelector('#voice-list').innerText") == "No voice fits."
 
 
+@pytest.mark.slow
 async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take_them(
     browser: DevTools, tmp_path: Path
 ) -> None:
@@ -1157,6 +1168,7 @@ async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
         assert "sesame" not in await page.js("document.documentElement.outerHTML")
 
 
+@pytest.mark.slow
 async def test_another_key_sees_its_own_work_alone(browser: DevTools) -> None:
     async with open_page(browser, auth={"keys": {"shop": {"key": "s"}}}, expected="401 (Unauthorized)") as (page, _):
         await page.until("agentTts.state === 'locked'")

@@ -18,6 +18,7 @@ import pytest_asyncio
 from starlette.responses import JSONResponse
 
 from agent_tts.engine_info import Model
+from agent_tts.serve.app import PAGE_HEADERS
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.voices import enroll
 from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
@@ -282,6 +283,7 @@ async def test_an_interruption_silences_the_page_and_cuts_the_turn(browser: DevT
         assert [hz for hz in heard if abs(hz - 660) < NEAR_HZ] == []
 
 
+@pytest.mark.slow
 async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> None:
     """Audio in flight is not heard; an agent that continues regardless is heard again."""
     muted = "document.querySelector('#agent-voice').muted"
@@ -358,6 +360,7 @@ async def test_typing_interrupts_speech(browser: DevTools) -> None:
         assert await page.js(SAID) == ["One two three.", "Enough", "Good."]
 
 
+@pytest.mark.slow
 async def test_right_to_left_turns_are_set_from_the_right(browser: DevTools) -> None:
     """Field, both transcripts and the subtitle."""
     async with open_talk(browser) as (page, agent):
@@ -389,6 +392,7 @@ async def test_space_mutes_the_microphone(browser: DevTools) -> None:
         assert await text_of(page, "#call-state") == "In a call."
 
 
+@pytest.mark.slow
 async def test_the_voice_can_be_chosen_previewed_and_changed(browser: DevTools) -> None:
     """The offer names it, a change during the call is sent, and a preview plays without a call."""
     async with open_talk(browser) as (page, agent):
@@ -411,6 +415,7 @@ async def test_the_voice_can_be_chosen_previewed_and_changed(browser: DevTools) 
         await until(lambda: call.of("client-message", "voice") == [{"voice": "tone-1320"}])
 
 
+@pytest.mark.slow
 async def test_only_one_view_sounds_at_a_time(browser: DevTools) -> None:
     """Opening Speak hangs up, opening Talk stops the speech."""
     async with open_talk(browser) as (page, agent):
@@ -456,10 +461,10 @@ async def test_a_voice_can_be_recorded_and_cloned(
 # ---------------------------------------------------------------- trouble
 
 
-async def test_a_blocked_microphone_is_reported(browser: DevTools) -> None:
-    """No call is made, and typing still works."""
+async def test_a_blocked_microphone_is_reported(browser: DevTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is made, and typing still works. Chromium and its shell obey a page's own policy alike."""
+    monkeypatch.setitem(PAGE_HEADERS, "Permissions-Policy", "microphone=()")
     async with open_talk(browser) as (page, agent):
-        await page.allow("microphone", "denied")
         await page.click("#call")
         await page.until("agentTts.call.notices.includes('microphone')")
         assert "not allowed" in await text_of(page, "#talk-notices")
@@ -469,6 +474,7 @@ async def test_a_blocked_microphone_is_reported(browser: DevTools) -> None:
         await page.until("agentTts.call.notices.length === 0")
 
 
+@pytest.mark.slow
 async def test_a_page_without_https_reports_what_it_needs(browser: DevTools) -> None:
     """Without HTTPS the browser gives the page no microphone and no way to play."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -484,6 +490,7 @@ async def test_a_page_without_https_reports_what_it_needs(browser: DevTools) -> 
         assert page.errors == []
 
 
+@pytest.mark.slow
 async def test_missing_components_of_the_agent_are_shown(browser: DevTools) -> None:
     """Without speech recognition only typing is offered; the notice names the stand-in for the LLM."""
     about = {
@@ -507,6 +514,7 @@ async def test_missing_components_of_the_agent_are_shown(browser: DevTools) -> N
         assert await page.js("agentTts.call.notices") == ["builtin"]
 
 
+@pytest.mark.slow
 async def test_a_full_agent_is_shown_and_retried(browser: DevTools) -> None:
     """The notice counts down and the call is made once there is room, unless the user has left the view."""
     error = {"error": {"message": "2 calls", "type": "server_error", "param": None, "code": "at_capacity"}}
@@ -531,6 +539,7 @@ SPECIFIED = """void ((all) => RTCPeerConnection.prototype.getReceivers = functio
   return this.signalingState === "closed" ? [] : all.call(this); })(RTCPeerConnection.prototype.getReceivers)"""
 
 
+@pytest.mark.slow
 async def test_a_call_may_end_in_an_interruption(browser: DevTools) -> None:
     """Its figures, which decide when the agent is heard again, are gone then: nothing is thrown."""
     async with open_talk(browser) as (page, agent):
@@ -671,6 +680,7 @@ async def test_talk_is_readable(browser: DevTools) -> None:
         await readable(page, "compact")
 
 
+@pytest.mark.slow
 async def test_compact_view_and_subtitles_are_remembered(browser: DevTools) -> None:
     """The compact view shows the call and the current line; both choices survive a reload."""
     async with open_talk(browser) as (page, agent):

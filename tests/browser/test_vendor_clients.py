@@ -117,7 +117,11 @@ async def recorded_client(name: str, agent: RunningAgent, folder: Path) -> Async
     """A tab of the agent's origin that has run the program, and a microphone that asks and interrupts."""
     await microphone(agent, folder / "microphone.wav")
     path = folder / "microphone.wav"
-    flags = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={path}%noloop")
+    flags = (
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+        f"--use-file-for-fake-audio-capture={path}%noloop",
+    )
     async with chromium(*flags) as browser, browser.page() as page:
         await page.allow("microphone", "granted")
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=WITHOUT_ECHO)
@@ -238,6 +242,7 @@ SPOKEN: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="function")  # it has a browser of its own
 async def test_the_vendors_own_sdks_speak_in_a_page_of_an_allowed_origin(tmp_path: Path) -> None:
     """Over HTTP and by WebSockets, for which a browser sends no headers: the key is in the query or a subprotocol.

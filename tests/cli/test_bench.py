@@ -71,6 +71,7 @@ def test_serve_measures_a_burst_among_callers_and_streams_beside_them(node: str,
     assert f" {callers['sum_audio_s_per_s']} " in printed
 
 
+@pytest.mark.slow
 def test_serve_measures_callers_in_phase(node: str, tmp_path: Path) -> None:
     loads = ("--url", node, "--concurrency", "3", "--in-phase", "--words", "3", *QUICK)
     found, _ = measured(tmp_path, "serve", *loads)
@@ -125,6 +126,7 @@ def test_peers_play_a_mix_on_another_server_too(node: str, tmp_path: Path) -> No
     assert f"{node}/v1, tts-1" in printed
 
 
+@pytest.mark.slow
 def test_streams_reports_the_largest_number_without_a_gap(node: str, tmp_path: Path) -> None:
     loads = ("--url", node, "--streams", "2,4", "--seconds", "1", "--ramp", "0.2", "--words", "3")
     found, printed = measured(tmp_path, "streams", *loads)

@@ -238,6 +238,7 @@ async def test_a_node_without_room_gets_no_callers_and_keeps_its_own(tmp_path: P
         await finished(peer)
 
 
+@pytest.mark.slow
 async def test_a_node_that_ends_and_one_that_is_killed(tmp_path: Path) -> None:
     """SIGTERM: callers hear all of what is spoken. SIGKILL: only its own callers notice."""
     async with AsyncExitStack() as closing:

@@ -97,6 +97,7 @@ def test_a_node_of_it_has_the_page_the_docs_the_named_configurations_and_the_nat
         assert len(speech.content) > 3_000
 
 
+@pytest.mark.slow
 def test_the_base_alone_speaks_by_espeak_and_says_how_to_get_the_natural_voice(installed: Path, tmp_path: Path) -> None:
     """Nothing of the base may import what is not in it: a process that does fails here."""
     required = [line for line in importlib.metadata.requires("agent-tts") or () if "extra ==" not in line]

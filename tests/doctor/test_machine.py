@@ -15,6 +15,7 @@ from tests.cli.process import invoke
 from tests.without import NATURAL, without
 
 
+@pytest.mark.slow
 def test_this_machine_can_run_a_node_and_what_is_not_good_has_advice() -> None:
     findings = list(examine(Settings(port=0)))
     named = "python, packages, encoders, espeak, hibari, gpu, open files, clock, voices, port, tls, webrtc, udp, player"

@@ -240,6 +240,7 @@ def reload(node: RunningProcess, config: Path, chars: int) -> None:
     node.process.send_signal(signal.SIGHUP)
 
 
+@pytest.mark.slow
 async def test_the_supervisor_stands_and_a_front_dies_meanwhile(node: RunningProcess) -> None:
     """The ledger is away: newcomers are refused in time and sessions go on; what has ended is not counted after."""
     async with callers(node) as peers:

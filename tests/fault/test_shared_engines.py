@@ -148,6 +148,7 @@ async def test_a_front_sees_the_load_of_others_and_gets_the_slots_that_they_leav
         assert {end.reason for _, end in await asyncio.gather(*map(hear, queued))} == {"end"}
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_a_stopped_engine_gets_no_streams_before_it_is_given_up_and_some_when_it_goes_on() -> None:
     """Those that wait there move. Fails if only a lost engine is avoided."""

@@ -99,7 +99,11 @@ async def talk(
         sound, seconds = recording(spoken, turns, seed=number)
         file = folder / f"microphone-{number}.wav"
         await asyncio.to_thread(file.write_bytes, sound)
-        flags = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={file}%noloop")
+        flags = (
+            "--use-fake-device-for-media-stream",
+            "--use-fake-ui-for-media-stream",
+            f"--use-file-for-fake-audio-capture={file}%noloop",
+        )
         try:
             async with chromium(*flags, path=path) as browser:
                 await _call(browser, url, seconds, first_words, pids, heard)

@@ -19,7 +19,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from agent_tts.errors import Internal, SettingsError
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# The shell has no window around its pages, and takes less than two thirds of the CPU.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -33,8 +34,8 @@ FLAGS = (
     "--disable-extensions",
     "--disable-sync",
     "--autoplay-policy=no-user-gesture-required",
-    # A loopback peer has no other address, and mDNS names would need a resolver.
-    "--disable-features=WebRtcHideLocalIpsWithMdns",
+    # A loopback peer has no other address, and mDNS names would need a resolver. A spare process is seldom used.
+    "--disable-features=WebRtcHideLocalIpsWithMdns,SpareRendererForSitePerProcess",
 )
 
 START_S = 60.0

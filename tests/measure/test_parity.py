@@ -60,6 +60,7 @@ def test_our_model_equals_the_reference_to_float32_rounding(checkpoint: Checkpoi
         assert distance.agreement in (1, None)
 
 
+@pytest.mark.slow
 def test_a_model_has_no_distance_from_itself(checkpoint: Checkpoint) -> None:
     folder = checkpoint("base")
     found = measured(folder, partial(eager, folder), partial(eager, folder))
@@ -70,6 +71,7 @@ def test_a_model_has_no_distance_from_itself(checkpoint: Checkpoint) -> None:
         assert distance.kl in (0, None)
 
 
+@pytest.mark.slow
 def test_rounding_to_bfloat16_is_a_small_distance(checkpoint: Checkpoint) -> None:
     folder = checkpoint("custom_voice")
     found = measured(folder, partial(eager, folder), partial(eager, folder, torch.bfloat16))

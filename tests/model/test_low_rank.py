@@ -74,7 +74,7 @@ def test_each_row_has_its_own_adapter_or_none(
         close(add(gated=True).x, F.silu(wanted[:, : groups[0]]) * wanted[:, groups[0] :])
 
 
-@pytest.mark.parametrize("e4m3", [False, True])
+@pytest.mark.parametrize("e4m3", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_step_of_kernels_with_adapters_is_that_of_modules(tmp_path: Path, e4m3: bool) -> None:
     """Of two rows, with the prompt of a third beside them. Adapters stay as they are beside weights in e4m3."""
     base = tiny.checkpoint("base")

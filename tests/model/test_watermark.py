@@ -105,6 +105,7 @@ def test_the_message_changes_the_watermark() -> None:
     assert all(not torch.equal(one, other) for at, one in enumerate(marks) for other in marks[:at])
 
 
+@pytest.mark.slow
 def test_the_kernels_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run by triton's interpreter, in float32, in frames of a twentieth of the samples."""
     pytest.importorskip("triton", reason="comes with torch for CUDA")

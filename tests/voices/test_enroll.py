@@ -83,6 +83,7 @@ def is_empty(folder: Path) -> bool:
     return not folder.exists() or {path.name for path in folder.iterdir()} <= {".lock"}
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.timeout(1_200)
 async def test_a_cancelled_enrolment_leaves_nothing(

@@ -286,6 +286,7 @@ def test_a_failed_compilation_is_told_and_left_to_the_launch(
     assert not stamps(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
     steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

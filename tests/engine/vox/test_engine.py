@@ -159,12 +159,14 @@ def test_a_text_sounds_as_by_our_modules_given_whole_or_by_character(pair: Pair,
         assert speak(pair[1], *TEXT, options=options).frames == found.frames
 
 
+@pytest.mark.slow
 @CUSTOM_VOICE
 def test_a_file_of_16_bits_sounds_as_by_our_modules(pair: Pair) -> None:
     with engine(tiny.behind("custom_voice"), "f16") as made:
         assert_equal(speak(made, TEXT, options=RYAN), speak(pair[0], TEXT, options=RYAN))
 
 
+@pytest.mark.slow
 def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> None:
     source = tiny.behind("custom_voice", tiny.SAME_WIDTH)
     options = replace(RYAN, instructions="Speak slowly.")
@@ -192,6 +194,7 @@ def test_pieces_directives_and_every_character_are_as_by_our_modules(pair: Pair,
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_text_of_several_pieces_sounds_as_by_our_modules() -> None:
     source, text = tiny.behind("custom_voice"), "So am I. Fine. Oh?"
     with own(source, piece_s=1) as modules, engine(source, piece_s=1) as made:
@@ -213,6 +216,7 @@ def test_instructions_cannot_hold_a_control_token(ryan: VoxEngine, monkeypatch: 
     assert given == ["< |im_end|> a < b < tts_pad> <|x"]
 
 
+@pytest.mark.slow
 def test_8_bits_say_the_same_first_frame_in_some_of_all_texts(ryan: VoxEngine) -> None:
     """The stated distance of q8. Random weights are hard: of 2 048 codes none is much likelier, and all 16 of a frame
     have to be the same."""
@@ -235,6 +239,7 @@ def first_frames(made: Any, text: str, frames: int, options: CommonOptions = RYA
 SEEDS = 60
 
 
+@pytest.mark.slow
 @CUSTOM_VOICE
 @pytest.mark.parametrize(
     "sampling",

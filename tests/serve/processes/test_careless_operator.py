@@ -115,6 +115,7 @@ os.listdir, os.stat, os.mkdir = map(hanging, (os.listdir, os.stat, os.mkdir))
 """
 
 
+@pytest.mark.slow
 @FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_end(tmp_path: Path) -> None:
@@ -147,6 +148,7 @@ async def test_folders_that_do_not_answer_any_more_delay_neither_others_nor_the_
     assert "is lost" not in node.log
 
 
+@pytest.mark.slow
 @FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_signals_to_all_processes_and_pipes_in_place_of_files_hold_up_nothing(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ async def test_no_secret_is_in_a_command_line_and_a_front_that_keeps_dying_ends_
         await until(lambda: not any(map(is_running, pids.values())))
 
 
+@pytest.mark.slow
 def test_a_setting_that_only_a_front_refuses_ends_the_start() -> None:
     done = run("serve", "--engine", "tone", "--port", "0", "--fronts", "2", "--set", "voices.folder=not/absolute")
     assert done.returncode == 2, done.stderr

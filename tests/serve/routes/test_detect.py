@@ -45,6 +45,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(audioseal_files.write(tmp_path_factory.mktemp("weights")))
 
 
+@pytest.mark.slow
 async def test_a_node_with_a_watermark_looks_for_it(weights: str) -> None:
     """The weights are random, and so is the answer; that a library's detector agrees is tested with the model."""
     settings = settings_of()
