@@ -41,15 +41,12 @@ class SocketCounts:
             await writer.drain()
             outcomes, waits_ms = json.loads(await reader.readuntil())
         except BaseException:
-            self._drop()
+            await self.close()
             raise
         return outcomes, waits_ms
 
     async def close(self) -> None:
         """See `SharedCounts`."""
-        self._drop()
-
-    def _drop(self) -> None:
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

@@ -46,7 +46,7 @@ class NodeCounts:
         self.ledger = NodeLedger(settings, tell=self._tell_free_at)
         # The channels to the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
-        self._for_calls: set[int] = set()  # of them, those that run calls for others
+        self.for_calls: set[int] = set()  # of them, those that are ready to run the calls that others do not run
         registry = self._registry = CollectorRegistry()
         # Observes the node's engines.
         self.engines = EngineMetrics(registry)
@@ -76,13 +76,9 @@ class NodeCounts:
         channel.handle(BeginCall, self._where_calls_run)
         channel.handle(DescribeAgent, self._where_calls_run)
 
-    def take_calls(self, front: int) -> None:
-        """A front is ready to run the calls that others do not run."""
-        self._for_calls.add(front)
-
     def lose(self, front: int) -> None:
         """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""
-        self._for_calls.discard(front)
+        self.for_calls.discard(front)
         if self._channels.pop(front, None) is not None:
             self.ledger.lose(front)
             self._pages.lose(front)
@@ -100,9 +96,9 @@ class NodeCounts:
         await channel.ask(question, OTHERS_S)
 
     async def _where_calls_run(self, question: Question[A]) -> A:
-        if not self._for_calls:
+        if not self.for_calls:
             raise AtCapacity("the agent is restarting: try again", retry_after_ms=RETRY_MS)
-        front = min(self._for_calls, key=lambda front: self.ledger.counts.taken("calls", front))
+        front = min(self.for_calls, key=lambda front: self.ledger.counts.taken("calls", front))
         return await self._channels[front].ask(question, OTHERS_S)
 
     async def _page(self, _: NodePage) -> str:

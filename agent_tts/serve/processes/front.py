@@ -46,7 +46,6 @@ from agent_tts.serve.processes.listener import share
 from agent_tts.serve.processes.process import leave, raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.serve.telemetry.logs import log_to_stderr
-from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.system import open_files
 from agent_tts.system.in_child import arrange_signals, die_with
@@ -58,7 +57,7 @@ class Front:
 
     def __init__(self, sock: socket.socket, log: int) -> None:
         self._log = log
-        self._channel = Channel(sock, ToFront, _leave)
+        self._channel = Channel(sock, ToFront, lambda _: os._exit(0))  # the supervisor is gone
         # The server and its sockets, completed by the first message; and the engines behind the links of this front.
         self._built: asyncio.Future[tuple[NodeServer, list[socket.socket]]] = asyncio.get_running_loop().create_future()
         self._service: SpeechService
@@ -92,7 +91,8 @@ class Front:
         raise_limit_of_files(settings, warn=False)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
-            links = [self._link_to(settings, engine) for engine in range(setup.engines)]
+            beat_s, tell = settings.timeouts.engine_heartbeat_s, self._channel.tell
+            links = [partial(EngineLink, partial(tell, LinkLost(engine)), beat_s) for engine in range(setup.engines)]
             self._service = service_of(settings, links, contents, tries=False, prefers=setup.number)
             supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
             extension = extension_of(settings, setup.extension)
@@ -105,10 +105,6 @@ class Front:
         warm_up(app)
         self._built.set_result((server, listeners))
         return None
-
-    def _link_to(self, settings: Settings, engine: int) -> EngineClientFactory:
-        ask = partial(self._channel.tell, LinkLost(engine))
-        return partial(EngineLink, ask, settings.timeouts.engine_heartbeat_s)
 
     async def _take_link(self, up: EngineUp, fd: int) -> None:
         engine = self._service.engines[up.engine]
@@ -139,11 +135,6 @@ def _read(document: dict[str, Any], contents: FileContents) -> tuple[Settings, L
 
 def _bytes_of(files: dict[str, str]) -> dict[str, bytes]:
     return {path: content.encode("latin1") for path, content in files.items()}
-
-
-def _leave(why: str) -> None:
-    """The supervisor is gone."""
-    os._exit(0)
 
 
 def main() -> None:

@@ -292,7 +292,8 @@ class Supervisor(EngineObserver):
                 front.lose(f"it was not set up within {SETUP_S:g} s" if late else f"setup failed: {error.message}")
             return
         if refused is not None:
-            self._refuse(front, refused)
+            error = SettingsError(refused)
+            front.lose(error) if self._started else self._finish(error)
             return
         front.run(front.watch(), "heartbeats")
         front.set_up = True
@@ -305,16 +306,10 @@ class Supervisor(EngineObserver):
         front.serves = True
         front.channel.tell(Serve())
 
-    def _refuse(self, front: FrontProcess, why: str) -> None:
-        if self._started:
-            front.lose(SettingsError(why))
-        else:
-            self._finish(SettingsError(why))
-
     def _on_front_ready(self, front: FrontProcess) -> None:
         front.ready = True
         if not self._roles[front.number].listens:
-            self._counts.take_calls(front.number)
+            self._counts.for_calls.add(front.number)
         if self._started:
             logger.info("{} takes requests", front)
             front.channel.tell(NodeReady())

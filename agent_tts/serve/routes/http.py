@@ -92,8 +92,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "
 routes = APIRouter()
 
 
+def body_of(content: dict[str, Any]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself, which has one of these types."""
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its JSON body itself."""
+    """As `body_of`, of one JSON object."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 
@@ -105,7 +110,7 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
         own = {name: inlined(value) for name, value in part.items() if name != "$ref"}
         return inlined(definitions[part["$ref"].rpartition("/")[2]]) | own if "$ref" in part else own
 
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
+    return body_of({"application/json": {"schema": inlined(schema)}})
 
 
 # OpenAPI is told: content that is a file, and the errors of other vendors' routes.

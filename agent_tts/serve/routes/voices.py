@@ -26,7 +26,7 @@ from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, Here, json_body, read_as, read_fields, told_aside
+from agent_tts.serve.routes.http import ERRORS, Authorized, Here, body_of, json_body, read_as, read_fields, told_aside
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.system.records import JsonRecords
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
@@ -235,21 +235,12 @@ def _one_of(*models: type[Strict]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
-_LEXICON = {
-    "required": True,
-    "content": {"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}},
-}
+_LEXICON = body_of({"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}})
 _CLIP = {"audio_sample": {"type": "string", "format": "binary", "description": "an audio file"}}
 _ONLY_CLIP = {"type": "object", "properties": _CLIP, "required": ["audio_sample"], "additionalProperties": False}
-_DETECTED = {"required": True, "content": {multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}}}
-_RECORDING = {"required": True, "content": {multipart.CONTENT_TYPE: _one_of(NewConsent)}}
-_BODY = {
-    "required": True,
-    "content": {
-        "application/json": _one_of(NewDesign, NewEmbedding),
-        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
-    },
-}
+_DETECTED = body_of({multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}})
+_RECORDING = body_of({multipart.CONTENT_TYPE: _one_of(NewConsent)})
+_NEW = {"application/json": _one_of(NewDesign, NewEmbedding), multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign)}
 
 
 @routes.get("/voices", response_model=openai.VoiceList)
@@ -260,7 +251,7 @@ async def list_voices(node: Here, client: Authorized) -> Response:
     return await told_aside(node, lambda: openai.voice_list(service.routing, clones=clones))
 
 
-@routes.post("/voices", openapi_extra={"requestBody": _BODY})
+@routes.post("/voices", openapi_extra=body_of(_NEW))
 async def create_voice(request: Request, node: Here, client: Authorized) -> VoiceAdded:
     """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
@@ -302,7 +293,7 @@ async def delete_voice(name: str, node: Here, client: Authorized) -> VoiceDelete
     return VoiceDeleted(id=name)
 
 
-@routes.post("/voice_consents", openapi_extra={"requestBody": _RECORDING})
+@routes.post("/voice_consents", openapi_extra=_RECORDING)
 async def create_consent(request: Request, node: Here, client: Authorized) -> RecordedConsent:
     """Record a consent, whose id can be the `consent` of a voice. The recording is checked, and not kept."""
     settings = node.settings.voices
@@ -373,7 +364,7 @@ async def get_lexicon(name: str, node: Here, client: Authorized) -> Response:
     return await _mapping_of(node, lexicon)
 
 
-@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
+@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra=_LEXICON)
 async def put_lexicon(name: str, request: Request, node: Here, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     await _in_library(node, name, "have a lexicon", lambda library: library.get(name))
@@ -454,31 +445,18 @@ def _enrolment(node: Node) -> Enrolment:
 async def _add(
     node: Node, client: Client, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding
 ) -> StoredVoice:
+    kept = new.model_dump(include={"description", "consent", "consent_by"})
     match new:
         case NewClone():
             with await node.guard.place("clips", client):
-                return await enrolment.enroll(
-                    new.name,
-                    new.audio_sample,
-                    consent=new.consent,
-                    consent_by=new.consent_by,
-                    transcript=new.ref_text,
-                    description=new.description,
-                )
+                return await enrolment.enroll(new.name, new.audio_sample, transcript=new.ref_text, **kept)
         case NewDesign():
-            return await node.service.in_thread(enrolment.design, new.name, new.prompt, description=new.description)
+            return await node.service.in_thread(enrolment.design, new.name, new.prompt, **kept)
         case NewEmbedding():
-            return await node.service.in_thread(
-                enrolment.embed,
-                new.name,
-                new.speaker_embedding,
-                consent=new.consent,
-                consent_by=new.consent_by,
-                description=new.description,
-            )
+            return await node.service.in_thread(enrolment.embed, new.name, new.speaker_embedding, **kept)
 
 
-@routes.post("/detect", openapi_extra={"requestBody": _DETECTED})
+@routes.post("/detect", openapi_extra=_DETECTED)
 async def detect_speech(request: Request, node: Here, client: Authorized) -> Detection:
     """Look for the marks of this project's nodes in an audio file, which is not kept."""
     settings = node.settings
