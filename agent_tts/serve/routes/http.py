@@ -159,11 +159,7 @@ async def create_speech(request: Request, node: Here, client: Authorized) -> Res
             raise InvalidRequest(f"c2pa: only {', '.join(SIGNABLE)}, and not as sse, can be signed", "c2pa")
         if node.signer is None:
             raise Unsupported("c2pa: this node has no certificate to sign with (c2pa.certificate in its settings)")
-        media_type, make_body, seal = (
-            CONTENT_TYPES[file],
-            partial(WholeBody, file),
-            partial(sign, node.signer, file),
-        )
+        media_type, make_body, seal = CONTENT_TYPES[file], partial(WholeBody, file), partial(sign, node.signer, file)
     elif wanted.stream_format == "sse":
         media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
     else:

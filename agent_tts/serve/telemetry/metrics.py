@@ -39,10 +39,8 @@ class EngineMetrics(EngineObserver):
         # They are kept by the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
-        step = "Longest engine step of each second."
-        self.engine_step = Histogram(
-            "agent_tts_engine_step_seconds", step, ["engine"], buckets=SECONDS, registry=registry
-        )
+        name, text = "agent_tts_engine_step_seconds", "Longest engine step of each second."
+        self.engine_step = Histogram(name, text, ["engine"], buckets=SECONDS, registry=registry)
         self.worker_deaths = counter(
             "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
         )

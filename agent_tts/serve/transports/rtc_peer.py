@@ -192,10 +192,7 @@ class RtcPeer:
         self._task = asyncio.create_task(self._live(), name=f"peer {self.id}")
 
     async def answer(self, offer: Offer) -> str:
-        """Negotiate; returns the SDP of the answer, with all of the node's candidates.
-
-        After an error or a cancellation the caller must close the peer.
-        """
+        """See `SpeechConnection.answer`."""
         self._adapter.max_message = offer.max_message
         return await self._peer.answer(offer)
 
