@@ -237,8 +237,7 @@ async def retrieve_dictionary(dictionary_id: str, node: Here, client: Authorized
     """One dictionary, with its rules."""
 
     def told() -> str:
-        found = node.dictionaries.get(dictionary_id)
-        return _as(ToldWithRules, found).model_dump_json()
+        return _as(ToldWithRules, node.dictionaries.records.by_id(dictionary_id)).model_dump_json()
 
     return Response(await node.reading(told), media_type="application/json")
 

@@ -111,16 +111,13 @@ class Supervisor(EngineObserver):
         name = signal.Signals(signum).name
         logger.info("{}: draining until open contexts have finished; repeat it to exit now", name)
         self._draining = True
+        loop, late_s = asyncio.get_running_loop(), self._settings.timeouts.drain_s + CUT_S
         for front in self._fronts.values():
             if front.serves:
                 front.channel.tell(front_messages.Drain())
+                loop.call_later(late_s, front.lose, "it did not end its drain")
             else:
                 front.lose("it was starting when the node ended")
-        asyncio.get_running_loop().call_later(self._settings.timeouts.drain_s + CUT_S, self._cut)
-
-    def _cut(self) -> None:
-        for front in self._fronts.values():
-            front.lose("it did not end its drain")
 
     def _use(self, change: Change) -> None:
         """Use settings that were read again. Raises `SettingsError`; all is as before."""
