@@ -31,16 +31,8 @@ from agent_tts.serve.transports.writer import disconnected
 from agent_tts.system.records import JsonRecords
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.pls import read_pls
+from agent_tts.voices import enroll
 from agent_tts.voices.detection import Detection, detect
-from agent_tts.voices.enroll import (
-    MAX_CONSENT_BY_CHARS,
-    MAX_CONSENT_CHARS,
-    MAX_DESCRIPTION_CHARS,
-    MAX_PROMPT_CHARS,
-    MAX_TRANSCRIPT_CHARS,
-    Enrolment,
-    decode,
-)
 from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, Consent, RecordedConsent, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
@@ -59,19 +51,19 @@ class NewVoice(Strict):
     """Fields of every new voice."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="the name for requests")
-    description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
+    description: str = Field("", max_length=enroll.MAX_DESCRIPTION_CHARS, description="for the list of voices")
 
 
 ConsentText = Annotated[
     str,
     Field(
         pattern=r"\S",
-        max_length=MAX_CONSENT_CHARS,
+        max_length=enroll.MAX_CONSENT_CHARS,
         description="how the speaker agreed, and to what; kept with the voice",
     ),
 ]
 ConsentBy = Annotated[
-    str | None, Field(max_length=MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
+    str | None, Field(max_length=enroll.MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
 ]
 
 
@@ -87,7 +79,7 @@ class NewClone(NewVoice):
     consent: ConsentText
     consent_by: ConsentBy = None
     ref_text: str | None = Field(
-        None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
+        None, max_length=enroll.MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
     )
 
 
@@ -95,7 +87,7 @@ class NewDesign(NewVoice):
     """A voice designed from a description."""
 
     type: Literal["prompt"]
-    prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="how the voice should sound")
+    prompt: str = Field(pattern=r"\S", max_length=enroll.MAX_PROMPT_CHARS, description="how the voice should sound")
 
 
 class NewEmbedding(NewVoice):
@@ -302,7 +294,7 @@ async def create_consent(request: Request, node: Here, client: Authorized) -> Re
         new = _checked(NewConsent, await _uploaded(request, node, client, multipart.parse, settings.clip_bytes))
         with await node.guard.place("clips", client):
             try:
-                await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
+                await _unless_gone(request.receive, enroll.decode(new.recording, max_s=settings.clip_s))
             except InvalidRequest as error:
                 raise InvalidRequest(error.message.replace("audio_sample", "recording"), "recording") from None
 
@@ -431,19 +423,19 @@ async def _in_library(node: Node, name: str, what: str, work: Callable[[VoiceLib
         raise HTTPException(404, error.message) from None
 
 
-def _enrolment(node: Node) -> Enrolment:
+def _enrolment(node: Node) -> enroll.Enrolment:
     """The enrolment of a node, made at its first voice. Raises `Unsupported` if the node stores no voices."""
     info, library = node.service.routing.info, node.service.library
     if not info.models or library is None:
         raise Unsupported(f"voices cannot be added to the {info.engine} engine, only to qwen3")
     if node.enrolment is None:
         checkpoints = [(Path(model.source), model.vector_size) for model in info.models if model.vector_size]
-        node.enrolment = Enrolment(library, checkpoints, node.settings.voices.clip_s)
+        node.enrolment = enroll.Enrolment(library, checkpoints, node.settings.voices.clip_s)
     return node.enrolment
 
 
 async def _add(
-    node: Node, client: Client, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding
+    node: Node, client: Client, enrolment: enroll.Enrolment, new: NewClone | NewDesign | NewEmbedding
 ) -> StoredVoice:
     kept = new.model_dump(include={"description", "consent", "consent_by"})
     match new:
