@@ -90,8 +90,7 @@ class Front:
             server = NodeServer(app, lambda _: self._channel.tell(front_messages.FrontReady()), contents=contents)
         except SettingsError as error:
             return str(error)
-        lost = app.state.node.metrics.log_lost
-        log.on_lost = lambda why: lost.labels(why).inc()
+        log.on_lost = lambda why: app.state.node.metrics.log_lost.labels(why).inc()
         warm_up(app)
         self._built.set_result((server, listeners))
         return None

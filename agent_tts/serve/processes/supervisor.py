@@ -280,8 +280,8 @@ class Supervisor(EngineObserver):
                 front.lose(f"it was not set up within {SETUP_S:g} s" if late else f"setup failed: {error.message}")
             return
         if refused is not None:
-            error = SettingsError(refused)
-            front.lose(error) if self._started else self._finish(error)
+            refusal = SettingsError(refused)
+            front.lose(refusal) if self._started else self._finish(refusal)
             return
         front.run(front.watch(), "heartbeats")
         front.set_up = True
