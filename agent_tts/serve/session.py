@@ -13,17 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent_tts import errors
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import (
-    BadMessage,
-    ContextExists,
-    ContextLimit,
-    Draining,
-    SlowConsumer,
-    SpeechError,
-    TextTooLong,
-    UnknownContext,
-)
 from agent_tts.messages import Append, Cancel, End, Finished, Flush, Open
 from agent_tts.protocol import adapter
 from agent_tts.protocol.adapter import Command, Event, Failed
@@ -134,9 +125,9 @@ class Session:
         if len(self._due) == 1:
             self._obey_some(self._clock())
         if len(self._replies) > MAX_REPLIES:
-            raise SlowConsumer("the client does not read the answers")
+            raise errors.SlowConsumer("the client does not read the answers")
         if self._unread > MAX_BEHIND:
-            raise SlowConsumer("the client sends text faster than it is read")
+            raise errors.SlowConsumer("the client sends text faster than it is read")
 
     @property
     def is_reading(self) -> bool:
@@ -172,7 +163,7 @@ class Session:
                 self._dispatch(command)
             if command is not None:
                 return
-        except SpeechError as error:
+        except errors.SpeechError as error:
             self._refuse(error, line.about)
         if self._due and self._due[0] is line:  # else it was dropped
             self._count(line.messages.popleft(), has_waited=line.has_waited)
@@ -187,7 +178,7 @@ class Session:
         else:
             self._unread -= sum(map(_cost, over))
 
-    def _refuse(self, error: SpeechError, context_id: str | None) -> None:
+    def _refuse(self, error: errors.SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
             self._node.metrics.refused.labels(error.code).inc()
         about = error.context_id or context_id
@@ -280,7 +271,7 @@ class Session:
             case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
                 if context_id in self._contexts:
-                    raise ContextExists("this context is open: choose another context_id, or end it first")
+                    raise errors.ContextExists("this context is open: choose another context_id, or end it first")
                 self._open(context_id, overrides)
             case Flush(id=context_id, flush_id=flush_id):
                 self._flush(context_id, flush_id or "")
@@ -324,15 +315,17 @@ class Session:
         try:
             config = self._config.merged(overrides, self._limits.max_lead_ms)
             return self._admit(context_id, config)
-        except SpeechError:
+        except errors.SpeechError:
             self._dead.append(context_id)
             raise
 
     def _admit(self, context_id: str, config: SessionConfig) -> Utterance:
         if self._leaving is not None:
-            raise Draining(f"no new context: {self._leaving[1]}")
+            raise errors.Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= (most := self._limits.contexts_per_session):
-            raise ContextLimit(f"{most} contexts are open (limits.contexts_per_session): end or cancel one first")
+            raise errors.ContextLimit(
+                f"{most} contexts are open (limits.contexts_per_session): end or cancel one first"
+            )
         context_no = self._context_no + 1
         listener = Listener(
             output=config.output if self._playout is None else PCM,
@@ -351,15 +344,15 @@ class Session:
 
     def _append(self, context_id: str, text: str) -> None:
         if context_id in self._dead:
-            raise UnknownContext("this context has ended: end it, or open it anew")
+            raise errors.UnknownContext("this context has ended: end it, or open it anew")
         if len(text) > self._limits.text_message_chars:
             if context_id not in self._contexts:
                 self._dead.append(context_id)  # otherwise later text would be spoken without its beginning
-            raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
+            raise errors.TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         utterance = self._contexts.get(context_id) or self._open(context_id, {})
         self._check_writable(utterance)
         if utterance.chars + len(text) > self._limits.text_context_chars:
-            raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
+            raise errors.TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
         is_first = not utterance.chars
         utterance.meter.take(len(text), begins=is_first)
         self._read(utterance, text)
@@ -376,7 +369,7 @@ class Session:
         utterance = self._utterance(context_id)
         self._check_writable(utterance)
         if utterance.flushes >= MAX_FLUSHES:
-            raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
+            raise errors.BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
         utterance.flush(flush_id)
 
     def _wait(self, later: adapter.Later, line: _Line) -> None:
@@ -385,7 +378,7 @@ class Session:
         is_over = context_id not in self._contexts and context_id not in map(_ended, self._replies)
         if not line.has_waited:
             if self._waiting + _cost(later) > MAX_BEHIND:
-                raise TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
+                raise errors.TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
             self._waiting += _cost(later)
             line = _Line(deque([later]), has_waited=True)
             if is_over:
@@ -399,9 +392,9 @@ class Session:
 
     def _check_writable(self, utterance: Utterance) -> None:
         if utterance.stopped:
-            raise UnknownContext("this context was cancelled: no more text")
+            raise errors.UnknownContext("this context was cancelled: no more text")
         if utterance.ended:
-            raise BadMessage("this context was ended: no more text")
+            raise errors.BadMessage("this context was ended: no more text")
 
     def _cancel_all(self, played_ms: float | None) -> None:
         self._later.clear()
@@ -431,7 +424,7 @@ class Session:
     def _utterance(self, context_id: str) -> Utterance:
         utterance = self._contexts.get(context_id)
         if utterance is None:
-            raise UnknownContext("no such context is open")
+            raise errors.UnknownContext("no such context is open")
         return utterance
 
     # ------------------------------------------------------------ what the client is told
