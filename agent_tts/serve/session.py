@@ -50,29 +50,20 @@ class _Line:
     about: str | None = None  # the context of the first message's last command
 
 
+@dataclass(eq=False, repr=False)
 class Session:
-    """All contexts of one client.
+    """All contexts of one client."""
 
-    Args:
-        playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
-        owner: whose contexts these are; see `SpeechService.open`.
-    """
+    node: Node
+    transport: str
+    playout: SpeechTrack | None = None  # plays in the node: a context stays open, and can be cancelled, while it plays
+    clock: Callable[[], float] = time.monotonic
+    owner: int = 0  # whose contexts these are; see `SpeechService.open`
 
-    def __init__(
-        self,
-        node: Node,
-        transport: str,
-        playout: SpeechTrack | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        owner: int = 0,
-    ) -> None:
+    def __post_init__(self) -> None:
+        node = self.node
         self.id = node.session_id()
-        self._node = node
         self._limits = node.settings.limits
-        self._transport = transport
-        self._playout = playout
-        self._owner = owner
-        self._clock = clock
         self._config = SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
         # Ids of contexts refused or ended without the client's request; text for them is refused.
@@ -95,7 +86,7 @@ class Session:
         # Open contexts that may have events, in round-robin order.
         self._ready: dict[str, None] = {}
         # Time of the client's last message or of the last end of a context.
-        self._active_at = clock()
+        self._active_at = self.clock()
         # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
         self._leaving: tuple[int, str] | None = None
         # What `_leaving` says, when all events were polled: the transport closes now.
@@ -118,12 +109,12 @@ class Session:
         Raises:
             SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits to be obeyed.
         """
-        self._active_at = self._clock()
+        self._active_at = self.clock()
         message = adapter.Later("", size, iter(commands))
         self._due.append(_Line(deque([message]), has_waited=False))
         self._unread += _cost(message)
         if len(self._due) == 1:
-            self._obey_some(self._clock())
+            self._obey_some(self.clock())
         if len(self._replies) > MAX_REPLIES:
             raise errors.SlowConsumer("the client does not read the answers")
         if self._unread > MAX_BEHIND:
@@ -136,7 +127,7 @@ class Session:
 
     def go_on(self) -> None:
         """Read a slice of the text that waits, or obey some of what came after it or has waited for a context."""
-        began = self._clock()
+        began = self.clock()
         if self._rest is not None:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
@@ -146,7 +137,7 @@ class Session:
     def _obey_some(self, began: float) -> None:
         """Obey what follows, in what is left of a slice that began then: each text may take all of it."""
         for _ in range(FOLLOWING):
-            if self._rest is not None or not self._due or self._clock() - began > SLICE_S:
+            if self._rest is not None or not self._due or self.clock() - began > SLICE_S:
                 break
             self._obey(self._due[0])
         if self._due:
@@ -180,7 +171,7 @@ class Session:
 
     def _refuse(self, error: errors.SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
-            self._node.metrics.refused.labels(error.code).inc()
+            self.node.metrics.refused.labels(error.code).inc()
         about = error.context_id or context_id
         self._reply(Failed(about, error, ends=about is not None and about not in self._contexts))
 
@@ -216,7 +207,7 @@ class Session:
     def drain(self) -> None:
         """Announce the node's shutdown. Open contexts may finish, then `closing` is set."""
         self._leaving = (1012, "the node is going away")
-        self._ask_to_move("shutdown", self._node.settings.timeouts.drain_s)
+        self._ask_to_move("shutdown", self.node.settings.timeouts.drain_s)
 
     @property
     def idle_since(self) -> float | None:
@@ -230,14 +221,14 @@ class Session:
 
     def _ask_to_move(self, reason: str, within_s: float) -> None:
         self._may_be_asked = False
-        self._reply(adapter.AskedToMove(round(within_s * 1_000), reason, self._node.settings.public_url))
+        self._reply(adapter.AskedToMove(round(within_s * 1_000), reason, self.node.settings.public_url))
 
     def expire(self) -> float:
         """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
         limit_s = self._limits.session_idle_s
         if self._contexts:
             return limit_s
-        left_s = self._active_at + limit_s - self._clock()
+        left_s = self._active_at + limit_s - self.clock()
         if left_s > 0:
             return left_s
         if self.closing is None:
@@ -248,7 +239,7 @@ class Session:
     def close(self) -> None:
         """Stop every context at once. Idempotent."""
         self.waker = _nobody
-        self._node.sessions.discard(self)
+        self.node.sessions.discard(self)
         for utterance in self._contexts.values():
             utterance.waker = None
             utterance.stop()
@@ -299,15 +290,15 @@ class Session:
 
     def _played(self) -> dict[str, int] | None:
         """What was played of each context, ms, where this node plays it: its client counts on from there."""
-        if self._playout is None:
+        if self.playout is None:
             return None
-        played = {id_: self._playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
+        played = {id_: self.playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
         return {id_: ms for id_, ms in played.items() if ms is not None}
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)
-        if self._node.service.info is not None:
-            self._node.service.resolve(config.options())
+        if self.node.service.info is not None:
+            self.node.service.resolve(config.options())
         self._config = config
         self._reply(adapter.Updated(config))
 
@@ -328,16 +319,16 @@ class Session:
             )
         context_no = self._context_no + 1
         listener = Listener(
-            output=config.output if self._playout is None else PCM,
+            output=config.output if self.playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
             context_id=context_id,
             context_no=context_no,
-            clock=self._clock,
+            clock=self.clock,
         )
         about: dict[str, str | int] = {"session_id": self.id, "context_no": context_no}
-        node, options = self._node, config.options()
-        utterance = node.metrics.open(node.service, self._transport, options, self._owner, listener, about)
+        node, options = self.node, config.options()
+        utterance = node.metrics.open(node.service, self.transport, options, self.owner, listener, about)
         self._context_no, self._contexts[context_id] = context_no, utterance
         utterance.waker = partial(self._mark_ready, context_id)
         return utterance
@@ -407,10 +398,10 @@ class Session:
         """Barge-in: no audio of the context is sent after this; `context.done` follows when the engine has stopped."""
         if utterance.stopped:
             return
-        if self._playout is not None:
+        if self.playout is not None:
             if played_ms is None:
-                played_ms = self._playout.played_ms(utterance.context_no) or 0
-            self._playout.clear(utterance.context_no)
+                played_ms = self.playout.played_ms(utterance.context_no) or 0
+            self.playout.clear(utterance.context_no)
         self._reply(utterance.cut(played_ms))
         self._mark_ready(utterance.context_id)
 
@@ -432,7 +423,7 @@ class Session:
     def _next_ready(self) -> Utterance | None:
         for context_id in self._ready:
             utterance = self._contexts[context_id]
-            if self._playout is None or not self._is_held(utterance, self._playout):
+            if self.playout is None or not self._is_held(utterance, self.playout):
                 del self._ready[context_id]
                 return utterance
         return None
@@ -449,9 +440,9 @@ class Session:
         del self._contexts[context_id]
         self._ready.pop(context_id, None)
         self._done.append(context_id)
-        self._active_at = self._clock()
-        if self._playout is not None:
-            self._playout.end(utterance.context_no)
+        self._active_at = self.clock()
+        if self.playout is not None:
+            self.playout.end(utterance.context_no)
         if utterance.error is not None:
             self._reply(Failed(context_id, utterance.error))
         if event.reason in ("length", "error") and not utterance.ended:
@@ -459,7 +450,7 @@ class Session:
         self._reply(event)
 
     def _greet(self) -> None:
-        info, limits = self._node.service.info, self._limits
+        info, limits = self.node.service.info, self._limits
         told = {
             "text_message_chars": limits.text_message_chars,
             "text_context_chars": limits.text_context_chars,

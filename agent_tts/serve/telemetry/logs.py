@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from loguru import logger
@@ -75,7 +76,8 @@ class StderrLog:
         self._form = _text if form == "text" else _json
         self._front = front  # None unless it is one of several
         self._repeats = Repeats()
-        self._writer = LineWriter(fd, lambda: self.on_lost("unread"), _tell_dropped)
+        dropped = partial(logger.warning, "{} log lines were dropped: stderr was not read in time")
+        self._writer = LineWriter(fd, lambda: self.on_lost("unread"), dropped)
         # Called for each line that is lost: "unread", as stderr takes no more, or "repeated".
         self.on_lost: Callable[[str], None] = lambda why: None
 
@@ -171,10 +173,6 @@ class LineWriter:
     def _drop(self) -> None:
         self._dropped += 1
         self.on_dropped()
-
-
-def _tell_dropped(lines: int) -> None:
-    logger.warning("{} log lines were dropped: stderr was not read in time", lines)
 
 
 def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
