@@ -52,7 +52,7 @@ def join(counts: NodeCounts, number: int, *, calls: bool = False) -> tuple[Super
     channel = Channel(ours, ToSupervisor, lambda _: counts.lose(number))
     counts.attach(number, channel)
     if calls:
-        counts.take_calls(number)
+        counts.for_calls.add(number)
     return SupervisorClient(number, Channel(theirs, ToFront, lambda _: None), counts.ledger.secret), channel
 
 

@@ -26,17 +26,7 @@ from agent_tts.errors import SettingsError
 from agent_tts.ipc.links import BUFFER_BYTES, Arrivals, Links, LinkThread
 from agent_tts.ipc.wire import TO_ENGINE, Setup, WireError, decode, encode, prepare
 from agent_tts.messages import EngineCommand, EngineEvent
-from agent_tts.system import open_files
-from agent_tts.system.in_child import (
-    FAULTS,
-    REFUSAL,
-    arrange_signals,
-    die_with,
-    settle,
-    share_interpreter,
-    take_stdout,
-    without_collections,
-)
+from agent_tts.system import in_child, open_files
 
 if TYPE_CHECKING:
     from loguru import Message
@@ -55,13 +45,13 @@ def take_pipes() -> tuple[int, int]:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return commands, take_stdout()
+    return commands, in_child.take_stdout()
 
 
 def leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """`sys.excepthook`: print the fault and exit at once, without running finalizers of a broken engine."""
     if isinstance(error, SettingsError):
-        print(f"{REFUSAL}{error}", file=sys.stderr)
+        print(f"{in_child.REFUSAL}{error}", file=sys.stderr)
     else:
         # Other messages may quote text that is being spoken.
         about_machine = (ArithmeticError, ImportError, MemoryError, OSError, RuntimeError, WireError)
@@ -74,7 +64,7 @@ def leave(kind: type[BaseException], error: BaseException, trace: TracebackType 
 def tell(message: Message) -> None:
     """Print a log record for the owner, whose log adds the time. Each line of a fault begins with its level."""
     level = message.record["level"].name
-    mark = f"{level}: " if level in FAULTS else ""
+    mark = f"{level}: " if level in in_child.FAULTS else ""
     for line in message.splitlines():
         print(f"{mark}{line}", file=sys.stderr)
 
@@ -166,13 +156,13 @@ def serve(loop: EngineLoop, inbox: Inbox, out: int, links: Links) -> None:
 def main() -> None:
     """Run the engine process. It takes the pipes before it imports the engine, whose libraries might print."""
     commands, out = take_pipes()
-    die_with(int(sys.argv[1]))
+    in_child.die_with(int(sys.argv[1]))
     open_files.keep(*map(int, sys.argv[2:]))
-    arrange_signals()
+    in_child.arrange_signals()
     sys.excepthook = leave
-    share_interpreter()
+    in_child.share_interpreter()
 
-    with without_collections():
+    with in_child.without_collections():
         from loguru import logger
 
         from agent_tts.config.settings import Settings
@@ -191,7 +181,7 @@ def main() -> None:
         settings = Settings.model_validate(setup.settings)
         loop = create_loop(settings)
     prepare(TO_ENGINE)
-    settle()
+    in_child.settle()
     thread = None
     if len(sys.argv) > 2:
         control = socket.socket(fileno=int(sys.argv[2]))

@@ -105,16 +105,8 @@ _EVENTS: dict[int, Any] = {
 _TAGS = {getattr(hint, "__origin__", hint): tag for tag, hint in (_COMMANDS | _OF_OWNER | _EVENTS).items()}
 
 
-def _audio(body: bytes) -> Audio[int]:
-    return Audio(_U32.unpack_from(body)[0], body[_U32.size :])
-
-
 def _text(body: bytes) -> Append[int]:
     return Append(_U32.unpack_from(body)[0], str(body[_U32.size :], "utf-8", "surrogatepass"))
-
-
-def _credit(body: bytes) -> Credit[int]:
-    return Credit(*_U32_U32.unpack(body))
 
 
 def _readers(hints: dict[int, Any]) -> dict[int, Callable[[bytes], Any]]:
@@ -123,12 +115,15 @@ def _readers(hints: dict[int, Any]) -> dict[int, Callable[[bytes], Any]]:
 
 # Body readers by tag for each direction, for `decode`. A front that shares an engine can neither set it up nor stop it.
 TO_SHARED_ENGINE: dict[int, Callable[[bytes], RequestCommand | EnginePing]] = {
-    _TAG_CREDIT: _credit,
+    _TAG_CREDIT: lambda body: Credit(*_U32_U32.unpack(body)),
     _TAG_TEXT: _text,
     **_readers(_COMMANDS),
 }
 TO_ENGINE: dict[int, Callable[[bytes], Setup | EngineCommand]] = {**TO_SHARED_ENGINE, **_readers(_OF_OWNER)}
-TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {_TAG_AUDIO: _audio, **_readers(_EVENTS)}
+TO_FRONT: dict[int, Callable[[bytes], EngineEvent]] = {
+    _TAG_AUDIO: lambda body: Audio(_U32.unpack_from(body)[0], body[_U32.size :]),
+    **_readers(_EVENTS),
+}
 
 
 def prepare(readers: Mapping[int, Callable[[bytes], Any]]) -> None:

@@ -21,7 +21,7 @@ from loguru import logger
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -181,31 +181,25 @@ def create_app(
         refuse_realtime(app, node, NO_REALTIME)
     else:
         extension.install(app, node)
-    app.router.routes.append(Route("/api/agent", _no_agent))
+    app.add_api_route("/api/agent", lambda: None, include_in_schema=False)  # an agent's route comes first
     app.router.routes.append(Route("/openapi.json", _openapi_of(app)))
     if settings.web:
         _add_page(app)
     app.add_middleware(_Origins, node)
     if spans is not None:
         app.add_middleware(spans.middleware)
-    app.add_middleware(_Queued, node)
+    app.add_middleware(lambda app: partial(_queued, node, app))
     return app
 
 
-class _Queued:
+async def _queued(node: Node, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """ASGI middleware: each request waits for the event loop, in the share of its key or of all without one."""
-
-    def __init__(self, app: ASGIApp, node: Node) -> None:
-        self._app = app
-        self._node = node
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            scope = _routed(scope)
-            probe = scope["path"] if scope["path"] in http.PROBES else None
-            name = probe or self._node.guard.key_of(Headers(scope=scope)) or STRANGERS
-            await Flow(self._node.fair_queue.share(name)).wait(REQUEST_S)
-        await self._app(scope, receive, send)
+    if scope["type"] != "lifespan":
+        scope = _routed(scope)
+        probe = scope["path"] if scope["path"] in http.PROBES else None
+        name = probe or node.guard.key_of(Headers(scope=scope)) or STRANGERS
+        await Flow(node.fair_queue.share(name)).wait(REQUEST_S)
+    await app(scope, receive, send)
 
 
 def _routed(scope: Scope) -> Scope:
@@ -265,11 +259,6 @@ class _Page(StaticFiles):
 @functools.lru_cache(maxsize=256)  # more than there are files
 def _packed(path: str, _modified_ns: int) -> bytes:
     return gzip.compress(Path(path).read_bytes())
-
-
-async def _no_agent(_: object) -> Response:
-    """The answer of `/api/agent` on a node without an agent, whose route would come first."""
-    return JSONResponse(None)
 
 
 def _openapi_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:

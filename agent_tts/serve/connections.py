@@ -52,8 +52,7 @@ class ConnectionTable(Generic[C]):
     def enter(self, connection: C, *, crowded: bool = False) -> tuple[C, Standing] | None:
         """Add a new connection. Returns the one that gives way and what it was, if there is no room.
 
-        Args:
-            crowded: there is no room, whatever the count says.
+        It is `crowded` if there is none, whatever the count says.
         """
         leaving = self._leave() if crowded or len(self) >= self.room else None
         self._put(connection, Standing.NEW_STRANGER)

@@ -110,13 +110,8 @@ class Dictionaries:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._records = JsonRecords(
-            folder,
-            "pronunciation dictionary",
-            Dictionary,
-            UnknownDictionary,
-            limit=limit,
-            max_bytes=MAX_FILE_BYTES,
+        self.records = JsonRecords(
+            folder, "pronunciation dictionary", Dictionary, UnknownDictionary, limit=limit, max_bytes=MAX_FILE_BYTES
         )
         # They are kept by the ids of versions, the oldest first, each with the characters of its rules.
         self._compiled: dict[tuple[str, ...], tuple[Lexicon, int]] = {}
@@ -129,18 +124,14 @@ class Dictionaries:
 
     def all(self) -> list[Dictionary]:
         """All dictionaries, the newest first; a damaged one is left out and logged."""
-        return sorted(self._records.all(), key=lambda each: (each.created_at, each.id), reverse=True)
-
-    def get(self, dictionary_id: str) -> Dictionary:
-        """The dictionary of an id; raises `UnknownDictionary` if there is none, or it is damaged."""
-        return self._records.by_id(dictionary_id)
+        return sorted(self.records.all(), key=lambda each: (each.created_at, each.id), reverse=True)
 
     def lexicon(self, wanted: Wanted) -> Lexicon:
         """The lexicon of dictionaries, by id and version, where None is the latest; the first rule for a word counts.
 
         Raises `UnknownDictionary`.
         """
-        versions = [self.get(dictionary_id).version(version_id) for dictionary_id, version_id in wanted]
+        versions = [self.records.by_id(dictionary_id).version(version_id) for dictionary_id, version_id in wanted]
         key = tuple(version.id for version in versions)
         if found := self._compiled.get(key):
             return found[0]
@@ -163,7 +154,7 @@ class Dictionaries:
             InvalidRequest: there are too many dictionaries, and see `Version.of`.
             StorageFull, Internal: the disk is full or refuses it.
         """
-        return self._records.add(Dictionary(new_id(), name, datetime.now(UTC), (Version.of(rules),), description))
+        return self.records.add(Dictionary(new_id(), name, datetime.now(UTC), (Version.of(rules),), description))
 
     def change(
         self,
@@ -195,11 +186,7 @@ class Dictionaries:
                 found = replace(found, archived_at=datetime.now(UTC) if is_archived else None)
             return found
 
-        return self._records.change(dictionary_id, changed)
-
-    def delete(self, dictionary_id: str) -> None:
-        """Delete a dictionary with all its versions. Raises `UnknownDictionary`, or `Internal` if the disk refuses."""
-        self._records.delete(dictionary_id)
+        return self.records.change(dictionary_id, changed)
 
 
 class LoadedDictionaries:

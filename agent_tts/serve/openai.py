@@ -6,15 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from agent_tts.errors import (
-    InvalidRequest,
-    SpeechError,
-    TextTooLong,
-    UnknownModel,
-    UnknownVoice,
-    UnsupportedFormat,
-    UnsupportedLanguage,
-)
+from agent_tts import errors
 from agent_tts.options import Sampling, SpeechOptions
 from agent_tts.protocol.options import Strict, VoiceName, limits, option_model, sampling_of, speech_options
 from agent_tts.speech.audio.files import FileFormat
@@ -135,18 +127,18 @@ class ErrorBody(BaseModel):
     error: ErrorDetail
 
 
-_PARAMS: dict[type[SpeechError], str] = {
-    TextTooLong: "input",
-    UnknownModel: "model",
-    UnknownVoice: "voice",
-    UnsupportedFormat: "response_format",
-    UnsupportedLanguage: "language",
+_PARAMS: dict[type[errors.SpeechError], str] = {
+    errors.TextTooLong: "input",
+    errors.UnknownModel: "model",
+    errors.UnknownVoice: "voice",
+    errors.UnsupportedFormat: "response_format",
+    errors.UnsupportedLanguage: "language",
 }
 
 
-def error_body(error: SpeechError) -> dict[str, Any]:
+def error_body(error: errors.SpeechError) -> dict[str, Any]:
     """The body of a response that is an error, with the field that caused it."""
-    param = error.param if isinstance(error, InvalidRequest) else _PARAMS.get(type(error))
+    param = error.param if isinstance(error, errors.InvalidRequest) else _PARAMS.get(type(error))
     return status_body(error.status, error.message, error.code, param)
 
 
@@ -156,7 +148,7 @@ def status_body(status: int, message: str, code: str, param: str | None = None) 
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def retry_headers(error: SpeechError) -> dict[str, str]:
+def retry_headers(error: errors.SpeechError) -> dict[str, str]:
     """The headers that tell a client when to try again."""
     if error.retry_after_ms is None:
         return {}

@@ -13,17 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent_tts import errors
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import (
-    BadMessage,
-    ContextExists,
-    ContextLimit,
-    Draining,
-    SlowConsumer,
-    SpeechError,
-    TextTooLong,
-    UnknownContext,
-)
 from agent_tts.messages import Append, Cancel, End, Finished, Flush, Open
 from agent_tts.protocol import adapter
 from agent_tts.protocol.adapter import Command, Event, Failed
@@ -59,29 +50,20 @@ class _Line:
     about: str | None = None  # the context of the first message's last command
 
 
+@dataclass(eq=False, repr=False)
 class Session:
-    """All contexts of one client.
+    """All contexts of one client."""
 
-    Args:
-        playout: plays the audio in the node. A context then stays open, and can be cancelled, while it plays.
-        owner: whose contexts these are; see `SpeechService.open`.
-    """
+    node: Node
+    transport: str
+    playout: SpeechTrack | None = None  # plays in the node: a context stays open, and can be cancelled, while it plays
+    clock: Callable[[], float] = time.monotonic
+    owner: int = 0  # whose contexts these are; see `SpeechService.open`
 
-    def __init__(
-        self,
-        node: Node,
-        transport: str,
-        playout: SpeechTrack | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        owner: int = 0,
-    ) -> None:
+    def __post_init__(self) -> None:
+        node = self.node
         self.id = node.session_id()
-        self._node = node
         self._limits = node.settings.limits
-        self._transport = transport
-        self._playout = playout
-        self._owner = owner
-        self._clock = clock
         self._config = SessionConfig(lead_ms=node.settings.lead_ms, normalize=node.settings.normalize)
         self._contexts: dict[str, Utterance] = {}
         # Ids of contexts refused or ended without the client's request; text for them is refused.
@@ -104,7 +86,7 @@ class Session:
         # Open contexts that may have events, in round-robin order.
         self._ready: dict[str, None] = {}
         # Time of the client's last message or of the last end of a context.
-        self._active_at = clock()
+        self._active_at = self.clock()
         # (WebSocket close code, reason) with which the session closes once no context is open; None while it continues.
         self._leaving: tuple[int, str] | None = None
         # What `_leaving` says, when all events were polled: the transport closes now.
@@ -127,16 +109,16 @@ class Session:
         Raises:
             SlowConsumer: more than `MAX_REPLIES` answers are unread, or more than `MAX_BEHIND` waits to be obeyed.
         """
-        self._active_at = self._clock()
+        self._active_at = self.clock()
         message = adapter.Later("", size, iter(commands))
         self._due.append(_Line(deque([message]), has_waited=False))
         self._unread += _cost(message)
         if len(self._due) == 1:
-            self._obey_some(self._clock())
+            self._obey_some(self.clock())
         if len(self._replies) > MAX_REPLIES:
-            raise SlowConsumer("the client does not read the answers")
+            raise errors.SlowConsumer("the client does not read the answers")
         if self._unread > MAX_BEHIND:
-            raise SlowConsumer("the client sends text faster than it is read")
+            raise errors.SlowConsumer("the client sends text faster than it is read")
 
     @property
     def is_reading(self) -> bool:
@@ -145,7 +127,7 @@ class Session:
 
     def go_on(self) -> None:
         """Read a slice of the text that waits, or obey some of what came after it or has waited for a context."""
-        began = self._clock()
+        began = self.clock()
         if self._rest is not None:
             (utterance, text), self._rest = self._rest, None
             if self._contexts.get(utterance.context_id) is utterance and not utterance.stopped:  # else its end is told
@@ -155,7 +137,7 @@ class Session:
     def _obey_some(self, began: float) -> None:
         """Obey what follows, in what is left of a slice that began then: each text may take all of it."""
         for _ in range(FOLLOWING):
-            if self._rest is not None or not self._due or self._clock() - began > SLICE_S:
+            if self._rest is not None or not self._due or self.clock() - began > SLICE_S:
                 break
             self._obey(self._due[0])
         if self._due:
@@ -172,7 +154,7 @@ class Session:
                 self._dispatch(command)
             if command is not None:
                 return
-        except SpeechError as error:
+        except errors.SpeechError as error:
             self._refuse(error, line.about)
         if self._due and self._due[0] is line:  # else it was dropped
             self._count(line.messages.popleft(), has_waited=line.has_waited)
@@ -187,9 +169,9 @@ class Session:
         else:
             self._unread -= sum(map(_cost, over))
 
-    def _refuse(self, error: SpeechError, context_id: str | None) -> None:
+    def _refuse(self, error: errors.SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
-            self._node.metrics.refused.labels(error.code).inc()
+            self.node.metrics.refused.labels(error.code).inc()
         about = error.context_id or context_id
         self._reply(Failed(about, error, ends=about is not None and about not in self._contexts))
 
@@ -225,7 +207,7 @@ class Session:
     def drain(self) -> None:
         """Announce the node's shutdown. Open contexts may finish, then `closing` is set."""
         self._leaving = (1012, "the node is going away")
-        self._ask_to_move("shutdown", self._node.settings.timeouts.drain_s)
+        self._ask_to_move("shutdown", self.node.settings.timeouts.drain_s)
 
     @property
     def idle_since(self) -> float | None:
@@ -239,14 +221,14 @@ class Session:
 
     def _ask_to_move(self, reason: str, within_s: float) -> None:
         self._may_be_asked = False
-        self._reply(adapter.AskedToMove(round(within_s * 1_000), reason, self._node.settings.public_url))
+        self._reply(adapter.AskedToMove(round(within_s * 1_000), reason, self.node.settings.public_url))
 
     def expire(self) -> float:
         """Set `closing` after `session_idle_s` without activity. Returns the seconds until the next check."""
         limit_s = self._limits.session_idle_s
         if self._contexts:
             return limit_s
-        left_s = self._active_at + limit_s - self._clock()
+        left_s = self._active_at + limit_s - self.clock()
         if left_s > 0:
             return left_s
         if self.closing is None:
@@ -257,7 +239,7 @@ class Session:
     def close(self) -> None:
         """Stop every context at once. Idempotent."""
         self.waker = _nobody
-        self._node.sessions.discard(self)
+        self.node.sessions.discard(self)
         for utterance in self._contexts.values():
             utterance.waker = None
             utterance.stop()
@@ -280,7 +262,7 @@ class Session:
             case Open(id=context_id, options=overrides):
                 self._release_id(context_id)
                 if context_id in self._contexts:
-                    raise ContextExists("this context is open: choose another context_id, or end it first")
+                    raise errors.ContextExists("this context is open: choose another context_id, or end it first")
                 self._open(context_id, overrides)
             case Flush(id=context_id, flush_id=flush_id):
                 self._flush(context_id, flush_id or "")
@@ -308,15 +290,15 @@ class Session:
 
     def _played(self) -> dict[str, int] | None:
         """What was played of each context, ms, where this node plays it: its client counts on from there."""
-        if self._playout is None:
+        if self.playout is None:
             return None
-        played = {id_: self._playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
+        played = {id_: self.playout.played_ms(utterance.context_no) for id_, utterance in self._contexts.items()}
         return {id_: ms for id_, ms in played.items() if ms is not None}
 
     def _update(self, fields: dict[str, object]) -> None:
         config = self._config.merged(fields, self._limits.max_lead_ms)
-        if self._node.service.info is not None:
-            self._node.service.resolve(config.options())
+        if self.node.service.info is not None:
+            self.node.service.resolve(config.options())
         self._config = config
         self._reply(adapter.Updated(config))
 
@@ -324,42 +306,44 @@ class Session:
         try:
             config = self._config.merged(overrides, self._limits.max_lead_ms)
             return self._admit(context_id, config)
-        except SpeechError:
+        except errors.SpeechError:
             self._dead.append(context_id)
             raise
 
     def _admit(self, context_id: str, config: SessionConfig) -> Utterance:
         if self._leaving is not None:
-            raise Draining(f"no new context: {self._leaving[1]}")
+            raise errors.Draining(f"no new context: {self._leaving[1]}")
         if len(self._contexts) >= (most := self._limits.contexts_per_session):
-            raise ContextLimit(f"{most} contexts are open (limits.contexts_per_session): end or cancel one first")
+            raise errors.ContextLimit(
+                f"{most} contexts are open (limits.contexts_per_session): end or cancel one first"
+            )
         context_no = self._context_no + 1
         listener = Listener(
-            output=config.output if self._playout is None else PCM,
+            output=config.output if self.playout is None else PCM,
             words="told" if config.timestamps == "word" else "kept",
             paces=self._paces,
             context_id=context_id,
             context_no=context_no,
-            clock=self._clock,
+            clock=self.clock,
         )
         about: dict[str, str | int] = {"session_id": self.id, "context_no": context_no}
-        node, options = self._node, config.options()
-        utterance = node.metrics.open(node.service, self._transport, options, self._owner, listener, about)
+        node, options = self.node, config.options()
+        utterance = node.metrics.open(node.service, self.transport, options, self.owner, listener, about)
         self._context_no, self._contexts[context_id] = context_no, utterance
         utterance.waker = partial(self._mark_ready, context_id)
         return utterance
 
     def _append(self, context_id: str, text: str) -> None:
         if context_id in self._dead:
-            raise UnknownContext("this context has ended: end it, or open it anew")
+            raise errors.UnknownContext("this context has ended: end it, or open it anew")
         if len(text) > self._limits.text_message_chars:
             if context_id not in self._contexts:
                 self._dead.append(context_id)  # otherwise later text would be spoken without its beginning
-            raise TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
+            raise errors.TextTooLong(f"text of one message is at most {self._limits.text_message_chars} characters")
         utterance = self._contexts.get(context_id) or self._open(context_id, {})
         self._check_writable(utterance)
         if utterance.chars + len(text) > self._limits.text_context_chars:
-            raise TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
+            raise errors.TextTooLong(f"text of one context is at most {self._limits.text_context_chars} characters")
         is_first = not utterance.chars
         utterance.meter.take(len(text), begins=is_first)
         self._read(utterance, text)
@@ -376,7 +360,7 @@ class Session:
         utterance = self._utterance(context_id)
         self._check_writable(utterance)
         if utterance.flushes >= MAX_FLUSHES:
-            raise BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
+            raise errors.BadMessage(f"{MAX_FLUSHES} flushes of this context wait for their audio")
         utterance.flush(flush_id)
 
     def _wait(self, later: adapter.Later, line: _Line) -> None:
@@ -385,7 +369,7 @@ class Session:
         is_over = context_id not in self._contexts and context_id not in map(_ended, self._replies)
         if not line.has_waited:
             if self._waiting + _cost(later) > MAX_BEHIND:
-                raise TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
+                raise errors.TextTooLong("too much waits for earlier text to be spoken: send it when some has been")
             self._waiting += _cost(later)
             line = _Line(deque([later]), has_waited=True)
             if is_over:
@@ -399,9 +383,9 @@ class Session:
 
     def _check_writable(self, utterance: Utterance) -> None:
         if utterance.stopped:
-            raise UnknownContext("this context was cancelled: no more text")
+            raise errors.UnknownContext("this context was cancelled: no more text")
         if utterance.ended:
-            raise BadMessage("this context was ended: no more text")
+            raise errors.BadMessage("this context was ended: no more text")
 
     def _cancel_all(self, played_ms: float | None) -> None:
         self._later.clear()
@@ -414,10 +398,10 @@ class Session:
         """Barge-in: no audio of the context is sent after this; `context.done` follows when the engine has stopped."""
         if utterance.stopped:
             return
-        if self._playout is not None:
+        if self.playout is not None:
             if played_ms is None:
-                played_ms = self._playout.played_ms(utterance.context_no) or 0
-            self._playout.clear(utterance.context_no)
+                played_ms = self.playout.played_ms(utterance.context_no) or 0
+            self.playout.clear(utterance.context_no)
         self._reply(utterance.cut(played_ms))
         self._mark_ready(utterance.context_id)
 
@@ -431,7 +415,7 @@ class Session:
     def _utterance(self, context_id: str) -> Utterance:
         utterance = self._contexts.get(context_id)
         if utterance is None:
-            raise UnknownContext("no such context is open")
+            raise errors.UnknownContext("no such context is open")
         return utterance
 
     # ------------------------------------------------------------ what the client is told
@@ -439,7 +423,7 @@ class Session:
     def _next_ready(self) -> Utterance | None:
         for context_id in self._ready:
             utterance = self._contexts[context_id]
-            if self._playout is None or not self._is_held(utterance, self._playout):
+            if self.playout is None or not self._is_held(utterance, self.playout):
                 del self._ready[context_id]
                 return utterance
         return None
@@ -456,9 +440,9 @@ class Session:
         del self._contexts[context_id]
         self._ready.pop(context_id, None)
         self._done.append(context_id)
-        self._active_at = self._clock()
-        if self._playout is not None:
-            self._playout.end(utterance.context_no)
+        self._active_at = self.clock()
+        if self.playout is not None:
+            self.playout.end(utterance.context_no)
         if utterance.error is not None:
             self._reply(Failed(context_id, utterance.error))
         if event.reason in ("length", "error") and not utterance.ended:
@@ -466,7 +450,7 @@ class Session:
         self._reply(event)
 
     def _greet(self) -> None:
-        info, limits = self._node.service.info, self._limits
+        info, limits = self.node.service.info, self._limits
         told = {
             "text_message_chars": limits.text_message_chars,
             "text_context_chars": limits.text_context_chars,

@@ -359,7 +359,7 @@ async def test_what_was_not_played_was_not_heard(times: int, frames: int, played
     async with running(_Full(10), limits={"max_frames": frames}) as peer:
         text = "These words are all made before the first of them has left the node at all. " * times
         peer.write("t1", text)
-        await until(lambda: peer.session._node.service.speaking == 0)
+        await until(lambda: peer.session.node.service.speaking == 0)
         peer.take()
         assert peer.audio["t1"]
         peer.send("context.cancel", context_id="t1", played_ms=played_ms)
@@ -573,7 +573,7 @@ async def test_draining_lets_open_contexts_finish_and_refuses_new_ones(peer: Pee
 async def test_an_idle_session_on_a_full_node_is_asked_once_to_move() -> None:
     """It may stay: nothing is refused. One that speaks is asked when it is idle."""
     async with running(slots=4, limits={"ready_share": 0.25}, public_url="wss://fleet.example") as peer:
-        node = peer.session._node
+        node = peer.session.node
         peer.send("text.append", context_id="t1", text="Hello world")
         assert node.is_full()
         peer.send("context.end", context_id="t1")
@@ -598,7 +598,7 @@ async def test_an_idle_session_on_a_full_node_is_asked_once_to_move() -> None:
 async def test_a_full_node_asks_few_sessions_at_once() -> None:
     """The longest idle first: 200 callers would all come to the next node together."""
     async with running(slots=4, limits={"ready_share": 0.25}) as peer:
-        node = peer.session._node
+        node = peer.session.node
         peers = [Peer(Session(node, "test")) for _ in range(59)]
         other = node.service.open(SpeechOptions())
         for _ in range(3):
@@ -645,7 +645,7 @@ async def test_a_cancel_reads_and_clears_the_playout() -> None:
 @asynccontextmanager
 async def beside(peer: Peer, owner: int) -> AsyncIterator[Peer]:
     """Another session on the same node."""
-    session = Session(peer.session._node, "test", owner=owner)
+    session = Session(peer.session.node, "test", owner=owner)
     try:
         yield Peer(session)
     finally:
@@ -665,7 +665,7 @@ async def test_an_idle_context_gives_way_after_all_its_text_and_goes_on_in_a_new
         assert (await say(peer, "t2", "Two."))["reason"] == "end"
         ends = [entry for entry in peer.order if entry.startswith("context.done")]
         assert ends == ["context.done t1", "context.done t2"]
-        gave_way = peer.session._node.metrics.gave_way.labels("starved")
+        gave_way = peer.session.node.metrics.gave_way.labels("starved")
         assert gave_way._value.get() == 1
 
 
@@ -723,7 +723,7 @@ async def test_a_long_text_is_spoken_as_one_that_came_in_pieces(peer: Peer) -> N
 async def test_the_rest_of_a_text_ends_with_its_context(peer: Peer) -> None:
     """A context that fails while its text is read is not opened anew by the rest."""
     peer.send("text.append", context_id="a", text=LONG)
-    peer.session._node.service.engines[0]._on_lost("scripted")
+    peer.session.node.service.engines[0]._on_lost("scripted")
     peer.send("context.flush", context_id="a")
     assert (await peer.until("error", "a"))["code"] == "engine_lost"
     assert (await peer.until("error", "a"))["code"] == "unknown_context"
@@ -741,7 +741,7 @@ async def test_what_waits_for_a_text_is_bounded(peer: Peer) -> None:
 
 async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, slices: list[int]) -> None:
     """A burst of messages may have come over WebRTC meanwhile."""
-    peer.session._clock = lambda: 0.0
+    peer.session.clock = lambda: 0.0
     peer.session.receive([Append("a", LONG[: SLICE_CHARS + 1]), *[Append("b", "word ")] * 20])
     peer.session.go_on()
     assert slices == [SLICE_CHARS, 1] + [5] * FOLLOWING
@@ -752,7 +752,7 @@ async def test_what_came_behind_a_text_is_obeyed_in_slices(peer: Peer, slices: l
 
 async def test_texts_that_take_long_have_a_slice_together(peer: Peer, slices: list[int]) -> None:
     """Each of them may be as long as what is read at once. Guards the clock of `Session._obey_some`."""
-    peer.session._clock = (SLICE_S * 0.4 * turn for turn in itertools.count()).__next__
+    peer.session.clock = (SLICE_S * 0.4 * turn for turn in itertools.count()).__next__
     peer.session.receive([Append("a", "word ")] * 20)
     peer.session.go_on()
     assert 0 < len(slices) < FOLLOWING // 2

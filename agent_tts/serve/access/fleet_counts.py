@@ -88,7 +88,7 @@ def spend(bucket: TokenBucket, now: float, characters: float, most: int) -> floa
 _SCRIPT = Path(__file__).with_suffix(".lua")
 
 
-class RedisCounts:
+class RedisCounts(SharedCounts):
     """The counts in a Redis server, under a prefix: each exchange is one script, which runs alone, by Redis' clock.
 
     Raises `ImportError` without its client, and `ValueError` for an address that is none.
@@ -102,10 +102,8 @@ class RedisCounts:
         self._prefix = prefix
 
     async def exchange(self, batch: Batch) -> tuple[list[int], list[int]]:
-        """See `SharedCounts`."""
         claims, waits_ms = await self._script(keys=[self._prefix], args=[json.dumps(asdict(batch)), LEASE_MS, MAX_DEBT])
         return claims, waits_ms
 
     async def close(self) -> None:
-        """See `SharedCounts`."""
         await self._redis.aclose()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from loguru import logger
 
-from agent_tts.serve.access.fleet_counts import Batch
+from agent_tts.serve.access.fleet_counts import Batch, SharedCounts
 from agent_tts.system.open_files import short
 
 SCHEME = "socket://"
@@ -22,7 +22,7 @@ MAX_LINE = 4 << 20  # bytes
 MAX_NODES = 16  # connections to one server
 
 
-class SocketCounts:
+class SocketCounts(SharedCounts):
     """The counts behind a socket, at `socket:///PATH`."""
 
     def __init__(self, address: str) -> None:
@@ -31,7 +31,7 @@ class SocketCounts:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def exchange(self, batch: Batch) -> tuple[list[int], list[int]]:
-        """See `SharedCounts`. Raises `OSError`, `EOFError`, `ValueError`."""
+        """Raises `OSError`, `EOFError`, `ValueError`."""
         try:
             if self._streams is None:
                 with short(self._path) as path:
@@ -41,15 +41,11 @@ class SocketCounts:
             await writer.drain()
             outcomes, waits_ms = json.loads(await reader.readuntil())
         except BaseException:
-            self._drop()
+            await self.close()
             raise
         return outcomes, waits_ms
 
     async def close(self) -> None:
-        """See `SharedCounts`."""
-        self._drop()
-
-    def _drop(self) -> None:
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

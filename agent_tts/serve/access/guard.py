@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -41,26 +42,16 @@ class Client:
     carried: bytes | None = None  # by the client secret that was given in its place
 
 
-class Permit:
-    """A place in the node's counts, until it is closed; in a `with` block, its owner."""
-
-    __slots__ = ("_close", "owner")
+class Permit(ExitStack):
+    """A place in the node's counts, until it is closed, which is idempotent; in a `with` block, its owner."""
 
     def __init__(self, owner: int, close: Callable[[], None]) -> None:
+        super().__init__()
         self.owner = owner
-        self._close: Callable[[], None] | None = close  # None when that was done
+        self.callback(close)
 
-    def close(self) -> None:
-        """Give the place back. Idempotent."""
-        close, self._close = self._close, None
-        if close is not None:
-            close()
-
-    def __enter__(self) -> int:
+    def __enter__(self) -> int:  # type: ignore[override]
         return self.owner
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Guard(Budget):
@@ -250,14 +241,8 @@ class Guard(Budget):
     async def admit(self, client: Client, place: Place | None = None) -> Permit:
         """Count a session or request until its permit is closed, and use up its token. Cancelling it is safe.
 
-        The permit's owner is for `SpeechService.open`: a key with all that its tokens open; without keys, each session.
-
-        Args:
-            place: what it takes besides.
-
-        Raises:
-            AtCapacity: at a limit of the key or the node, or the ledger does not answer; the token stays good.
-            Unauthorized: the token was used meanwhile.
+        `place` is what it takes besides. For the permit's owner, and the errors, see `Ledger.admit`; `AtCapacity` also
+        says that the ledger does not answer.
         """
         claim = Claim(next(self._numbers), client.key_id, client.token, place)
         name = self._keys.name(client.key_id)

@@ -13,22 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RETRY_MS, AtCapacity, BadMessage, SpeechError
+from agent_tts.ipc import front_messages
 from agent_tts.ipc.channel import Channel
-from agent_tts.ipc.front_messages import (
-    AddCandidates,
-    BeginCall,
-    Claim,
-    ClosePeer,
-    DescribeAgent,
-    ForOwner,
-    FreeAt,
-    FrontPage,
-    NodePage,
-    Question,
-    Release,
-    Spend,
-    TakeRequests,
-)
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.supervisor_client import NO_SESSION, OTHERS_S, PAGE_S, front_of
 from agent_tts.serve.telemetry.metrics import EngineMetrics
@@ -46,7 +32,7 @@ class NodeCounts:
         self.ledger = NodeLedger(settings, tell=self._tell_free_at)
         # The channels to the fronts that run, by number.
         self._channels: dict[int, Channel] = {}
-        self._for_calls: set[int] = set()  # of them, those that run calls for others
+        self.for_calls: set[int] = set()  # of them, those that are ready to run the calls that others do not run
         registry = self._registry = CollectorRegistry()
         # Observes the node's engines.
         self.engines = EngineMetrics(registry)
@@ -66,23 +52,19 @@ class NodeCounts:
         self._starts.labels(front).inc()
         self._up.labels(front).set(1)
         ledger = self.ledger
-        channel.handle(Claim, partial(ledger.grant, front))
-        channel.handle(Release, lambda told: ledger.release(told.number, front, unused=told.unused))
-        channel.handle(TakeRequests, lambda wanted: ledger.requests(wanted.key_id))
-        channel.handle(Spend, lambda told: ledger.spend(told.key_id, told.characters))
-        channel.handle(NodePage, self._page)
-        channel.handle(ClosePeer, self._at_owner)
-        channel.handle(AddCandidates, self._at_owner)
-        channel.handle(BeginCall, self._where_calls_run)
-        channel.handle(DescribeAgent, self._where_calls_run)
-
-    def take_calls(self, front: int) -> None:
-        """A front is ready to run the calls that others do not run."""
-        self._for_calls.add(front)
+        channel.handle(front_messages.Claim, partial(ledger.grant, front))
+        channel.handle(front_messages.Release, lambda told: ledger.release(told.number, front, unused=told.unused))
+        channel.handle(front_messages.TakeRequests, lambda wanted: ledger.requests(wanted.key_id))
+        channel.handle(front_messages.Spend, lambda told: ledger.spend(told.key_id, told.characters))
+        channel.handle(front_messages.NodePage, self._page)
+        channel.handle(front_messages.ClosePeer, self._at_owner)
+        channel.handle(front_messages.AddCandidates, self._at_owner)
+        channel.handle(front_messages.BeginCall, self._where_calls_run)
+        channel.handle(front_messages.DescribeAgent, self._where_calls_run)
 
     def lose(self, front: int) -> None:
         """A front is gone: nothing of it counts any more, but what its counters have shown. Idempotent."""
-        self._for_calls.discard(front)
+        self.for_calls.discard(front)
         if self._channels.pop(front, None) is not None:
             self.ledger.lose(front)
             self._pages.lose(front)
@@ -90,22 +72,22 @@ class NodeCounts:
 
     def _tell_free_at(self, key_id: str, at: float) -> None:
         for channel in self._channels.values():
-            channel.tell(FreeAt(key_id, at))
+            channel.tell(front_messages.FreeAt(key_id, at))
 
-    async def _at_owner(self, question: ForOwner) -> None:
+    async def _at_owner(self, question: front_messages.ForOwner) -> None:
         front = front_of(question.session_id)
         channel = None if front is None else self._channels.get(front)
         if channel is None:
             raise BadMessage(NO_SESSION)
         await channel.ask(question, OTHERS_S)
 
-    async def _where_calls_run(self, question: Question[A]) -> A:
-        if not self._for_calls:
+    async def _where_calls_run(self, question: front_messages.Question[A]) -> A:
+        if not self.for_calls:
             raise AtCapacity("the agent is restarting: try again", retry_after_ms=RETRY_MS)
-        front = min(self._for_calls, key=lambda front: self.ledger.counts.taken("calls", front))
+        front = min(self.for_calls, key=lambda front: self.ledger.counts.taken("calls", front))
         return await self._channels[front].ask(question, OTHERS_S)
 
-    async def _page(self, _: NodePage) -> str:
+    async def _page(self, _: front_messages.NodePage) -> str:
         """All that wait for one get the same: with many keys it takes longer to make than to ask for."""
         asked_at = time.monotonic()
         async with self._making:
@@ -119,7 +101,7 @@ class NodeCounts:
         """Take a front's metrics; without an answer its last ones count."""
         page = None
         with contextlib.suppress(SpeechError):
-            page = await asyncio.to_thread(read, await channel.ask(FrontPage(), FRONT_PAGE_S))
+            page = await asyncio.to_thread(read, await channel.ask(front_messages.FrontPage(), FRONT_PAGE_S))
         if self._channels.get(front) is channel:
             self._up.labels(front).set(page is not None)
             if page is not None:

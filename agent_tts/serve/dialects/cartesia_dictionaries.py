@@ -121,7 +121,7 @@ async def create_dictionary(request: Request, node: Here, client: Authorized) ->
 @routes.get("/{dictionary_id}")
 async def retrieve_dictionary(dictionary_id: str, node: Here, client: Authorized) -> Response:
     """One dictionary."""
-    told = await node.reading(lambda: _told(node.dictionaries.get(dictionary_id)))
+    told = await node.reading(lambda: _told(node.dictionaries.records.by_id(dictionary_id)))
     return Response(told, media_type="application/json")
 
 
@@ -136,7 +136,7 @@ async def update_dictionary(dictionary_id: str, request: Request, node: Here, cl
 @routes.delete("/{dictionary_id}", status_code=204)
 async def delete_dictionary(dictionary_id: str, node: Here, client: Authorized) -> Response:
     """Delete a dictionary."""
-    await node.storing(node.dictionaries.delete, dictionary_id)
+    await node.storing(node.dictionaries.records.delete, dictionary_id)
     return Response(status_code=204)
 
 

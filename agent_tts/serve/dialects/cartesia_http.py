@@ -17,15 +17,7 @@ from agent_tts.messages import Words
 from agent_tts.options import SpeechOptions
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.options import Lenient
-from agent_tts.serve.dialects.cartesia import (
-    CartesiaRequest,
-    ContextEvents,
-    Rate,
-    RawFormat,
-    SampleFormat,
-    error_fields,
-    failure,
-)
+from agent_tts.serve.dialects import cartesia
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import Authorized, Here, errors_as, read_request
 from agent_tts.serve.routes.speech_response import AudioBody, Body, SpeechResponse, server_sent
@@ -35,27 +27,27 @@ from agent_tts.speech.utterance import WordsMode
 # ---------------------------------------------------------------- requests
 
 
-class WavFormat(SampleFormat):
+class WavFormat(cartesia.SampleFormat):
     container: Literal["wav"]
 
 
 class Mp3Format(Lenient):
     container: Literal["mp3"]
-    sample_rate: Rate = 44_100
+    sample_rate: cartesia.Rate = 44_100
     bit_rate: Literal[32_000, 64_000, 96_000, 128_000, 192_000] = 128_000
     ours: ClassVar = "mp3"
 
 
-class CartesiaBytesRequest(CartesiaRequest):
+class CartesiaBytesRequest(cartesia.CartesiaRequest):
     """The body of `POST /tts/bytes`."""
 
-    output_format: Annotated[RawFormat | WavFormat | Mp3Format, Field(discriminator="container")]
+    output_format: Annotated[cartesia.RawFormat | WavFormat | Mp3Format, Field(discriminator="container")]
 
 
-class CartesiaEventsRequest(CartesiaRequest):
+class CartesiaEventsRequest(cartesia.CartesiaRequest):
     """The body of `POST /tts/sse`."""
 
-    output_format: RawFormat
+    output_format: cartesia.RawFormat
     context_id: protocol.NewId | None = None
 
 
@@ -72,7 +64,7 @@ class CartesiaEventsBody(Body):
         audio_format = request.output_format
         self._context_id = request.context_id
         self._encoder = make_encoder(audio_format.ours, audio_format.sample_rate)
-        self._events = ContextEvents(request.context_id, audio_format, request.prologue + request.transcript)
+        self._events = cartesia.ContextEvents(request.context_id, audio_format, request.prologue + request.transcript)
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
@@ -87,7 +79,7 @@ class CartesiaEventsBody(Body):
         return server_sent([*self._audio(self._encoder.flush()), *self._events.end()])
 
     def error(self, error: SpeechError) -> bytes:
-        return server_sent(failure(self._context_id, error, token_hex(8)))
+        return server_sent(cartesia.failure(self._context_id, error, token_hex(8)))
 
     def _audio(self, chunks: list[Chunk]) -> Iterator[str]:
         for payload, samples in chunks:
@@ -99,7 +91,7 @@ class CartesiaEventsBody(Body):
 
 
 # A dependency of routes: sends errors in Cartesia's format.
-cartesia_errors = errors_as(lambda error: {"status_code": error.status, **error_fields(error, token_hex(8))})
+cartesia_errors = errors_as(lambda error: {"status_code": error.status, **cartesia.error_fields(error, token_hex(8))})
 
 # Cartesia documents its routes.
 routes = APIRouter(dependencies=[cartesia_errors], include_in_schema=False)
@@ -126,7 +118,7 @@ async def speak_events(request: Request, node: Here, client: Authorized) -> Resp
     return SpeechResponse(node, client, text, options, "text/event-stream", make_body, words)
 
 
-async def _options(node: Node, wanted: CartesiaRequest) -> SpeechOptions:
+async def _options(node: Node, wanted: cartesia.CartesiaRequest) -> SpeechOptions:
     def unpaced() -> SpeechOptions:
         return node.unpaced(wanted.overrides(node.dictionaries))
 

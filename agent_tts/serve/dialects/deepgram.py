@@ -97,10 +97,7 @@ AURA_TYPES = ("Speak", "Flush", "Clear", "Close")
 class AuraAdapter(DeepgramAdapter):
     """Text and flushes on one connection, a `Flushed` for each flush."""
 
-    def __init__(self, query: Mapping[str, str], aliases: Mapping[str, str]) -> None:
-        super().__init__(query, aliases)
-        # Answers to Flush and Clear so far.
-        self._answered = 0
+    _answered = 0  # answers to Flush and Clear so far
 
     def decode(self, data: str | bytes) -> Iterator[Command]:
         message = protocol.load(data)

@@ -45,11 +45,7 @@ class DeepgramRequest(Lenient):
 
 
 def error_body(error: SpeechError) -> dict[str, Any]:
-    return {
-        "err_code": error.code.upper(),
-        "err_msg": described(error),
-        "request_id": str(uuid.uuid4()),
-    }
+    return {"err_code": error.code.upper(), "err_msg": described(error), "request_id": str(uuid.uuid4())}
 
 
 routes = APIRouter(dependencies=[errors_as(error_body)])

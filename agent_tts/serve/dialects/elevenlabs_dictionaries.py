@@ -111,11 +111,16 @@ class ToldDictionary(BaseModel):
     permission_on_resource: Literal["admin"] = "admin"
 
 
-class Added(ToldDictionary):
-    """A new dictionary, as ElevenLabs tells it."""
+class ToldVersion(BaseModel):
+    """A new version of a dictionary."""
 
+    id: str
     version_id: str
     version_rules_num: int
+
+
+class Added(ToldVersion, ToldDictionary):
+    """A new dictionary, as ElevenLabs tells it."""
 
 
 class Told(ToldDictionary):
@@ -130,14 +135,6 @@ class ToldWithRules(Told):
     """A dictionary with the rules of its latest version."""
 
     rules: list[dict[str, Any]]
-
-
-class ToldVersion(BaseModel):
-    """A new version of a dictionary."""
-
-    id: str
-    version_id: str
-    version_rules_num: int
 
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -237,8 +234,7 @@ async def retrieve_dictionary(dictionary_id: str, node: Here, client: Authorized
     """One dictionary, with its rules."""
 
     def told() -> str:
-        found = node.dictionaries.get(dictionary_id)
-        return _as(ToldWithRules, found).model_dump_json()
+        return _as(ToldWithRules, node.dictionaries.records.by_id(dictionary_id)).model_dump_json()
 
     return Response(await node.reading(told), media_type="application/json")
 

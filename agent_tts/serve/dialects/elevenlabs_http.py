@@ -229,11 +229,8 @@ class TimedBody(AudioBody):
 class OneTimedBody(TimedBody):
     """One object: the audio, which is sent while it is made, and behind it the times of all characters."""
 
-    def __init__(self, audio: AudioFormat, lines: Sequence[DialogueInput], *, is_dialogue: bool = False) -> None:
-        super().__init__(audio, lines, is_dialogue=is_dialogue)
-        # What is sent before the next audio; and the rest of it, less than the three bytes of four characters.
-        self._opening = b'{"audio_base64":"'
-        self._rest = b""
+    # What is sent before the next audio; and the rest of it, less than the three bytes of four characters.
+    _opening, _rest = b'{"audio_base64":"', b""
 
     def _tell(self, data: bytes, *, last: bool = False) -> bytes:
         data = self._rest + data

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_tts.errors import BadMessage, SpeechError, UnknownType
+from agent_tts.errors import BadMessage, UnknownType
 from agent_tts.protocol import v1 as protocol
 from agent_tts.protocol.adapter import Command, Event, Failed, Update, Updated
 from agent_tts.protocol.options import Lenient, VoiceName, check_format, limits
@@ -53,11 +53,7 @@ class JambonzRequest(JambonzVoice):
     text: str = Field(min_length=1, pattern=r"\S", description="text to speak; tags are obeyed in both types")
 
 
-def error_body(error: SpeechError) -> dict[str, Any]:
-    return {"error": error.message}
-
-
-routes = APIRouter(dependencies=[errors_as(error_body)])
+routes = APIRouter(dependencies=[errors_as(lambda error: {"error": error.message})])
 
 
 @routes.post("/v1/vapi", **speaks(VapiRequest, {"application/octet-stream": AUDIO}))

@@ -64,8 +64,7 @@ class VllmConfig(Lenient):
     def session(self, lead_ms: int) -> Message:
         """The fields of `session.update`, all of them, so that earlier ones do not remain.
 
-        Args:
-            lead_ms: of streamed audio. A file is made as fast as possible.
+        `lead_ms` is of streamed audio. A file is made as fast as possible.
         """
         encoding, sample_rate = FORMATS[self.response_format]
         return {

@@ -24,20 +24,9 @@ from agent_tts.config.files import FileContents
 from agent_tts.config.lexicon import node_lexicon
 from agent_tts.config.settings import Settings
 from agent_tts.errors import SettingsError
+from agent_tts.ipc import front_messages
 from agent_tts.ipc.channel import Channel
 from agent_tts.ipc.engine_link import EngineLink
-from agent_tts.ipc.front_messages import (
-    Beat,
-    Drain,
-    EngineIs,
-    EngineUp,
-    FrontReady,
-    FrontSetup,
-    LinkLost,
-    Serve,
-    ToFront,
-    UseSettings,
-)
 from agent_tts.messages import EngineState
 from agent_tts.serve.access.supervisor_client import SupervisorClient
 from agent_tts.serve.app import create_app, extension_of
@@ -46,7 +35,6 @@ from agent_tts.serve.processes.listener import share
 from agent_tts.serve.processes.process import leave, raise_limit_of_files, runner, warm_up
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.serve.telemetry.logs import log_to_stderr
-from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.speech.service import SpeechService
 from agent_tts.system import open_files
 from agent_tts.system.in_child import arrange_signals, die_with
@@ -58,7 +46,7 @@ class Front:
 
     def __init__(self, sock: socket.socket, log: int) -> None:
         self._log = log
-        self._channel = Channel(sock, ToFront, _leave)
+        self._channel = Channel(sock, front_messages.ToFront, lambda _: os._exit(0))  # the supervisor is gone
         # The server and its sockets, completed by the first message; and the engines behind the links of this front.
         self._built: asyncio.Future[tuple[NodeServer, list[socket.socket]]] = asyncio.get_running_loop().create_future()
         self._service: SpeechService
@@ -68,13 +56,13 @@ class Front:
         self._using = asyncio.Lock()
         # States of the engines, as told last.
         self._states: dict[int, EngineState] = {}
-        self._channel.handle(FrontSetup, self._set_up)
-        self._channel.handle(EngineUp, self._take_link, fds=1)
-        self._channel.handle(EngineIs, self._note_state)
-        self._channel.handle(Serve, lambda _: self._may_serve.set())
-        self._channel.handle(Drain, lambda _: self._built.result()[0].drain())
-        self._channel.handle(UseSettings, self._use)
-        self._channel.handle(Beat, lambda _: None)
+        self._channel.handle(front_messages.FrontSetup, self._set_up)
+        self._channel.handle(front_messages.EngineUp, self._take_link, fds=1)
+        self._channel.handle(front_messages.EngineIs, self._note_state)
+        self._channel.handle(front_messages.Serve, lambda _: self._may_serve.set())
+        self._channel.handle(front_messages.Drain, lambda _: self._built.result()[0].drain())
+        self._channel.handle(front_messages.UseSettings, self._use)
+        self._channel.handle(front_messages.Beat, lambda _: None)
 
     @classmethod
     async def run(cls, sock: socket.socket, log: int) -> int:
@@ -85,42 +73,39 @@ class Front:
         await server.serve(listeners)
         return server.exit_code
 
-    def _set_up(self, setup: FrontSetup) -> str | None:
+    def _set_up(self, setup: front_messages.FrontSetup) -> str | None:
         """Make all that can be made before the engines have started."""
         settings, contents = Settings.model_validate(setup.settings), _bytes_of(setup.files)
         log = log_to_stderr(settings.log_level, settings.log_format, front=setup.number, fd=self._log)
         raise_limit_of_files(settings, warn=False)
         try:
             listeners = [] if setup.port is None else [share(settings, setup.port)]
-            links = [self._link_to(settings, engine) for engine in range(setup.engines)]
+            beat_s, tell = settings.timeouts.engine_heartbeat_s, self._channel.tell
+            asks = [partial(tell, front_messages.LinkLost(engine)) for engine in range(setup.engines)]
+            links = [partial(EngineLink, ask, beat_s) for ask in asks]
             self._service = service_of(settings, links, contents, tries=False, prefers=setup.number)
             supervisor = SupervisorClient(setup.number, self._channel, bytes.fromhex(setup.token_secret))
             extension = extension_of(settings, setup.extension)
             app = create_app(settings, self._service, extension, supervisor, contents)
-            server = NodeServer(app, lambda _: self._channel.tell(FrontReady()), contents=contents)
+            server = NodeServer(app, lambda _: self._channel.tell(front_messages.FrontReady()), contents=contents)
         except SettingsError as error:
             return str(error)
-        lost = app.state.node.metrics.log_lost
-        log.on_lost = lambda why: lost.labels(why).inc()
+        log.on_lost = lambda why: app.state.node.metrics.log_lost.labels(why).inc()
         warm_up(app)
         self._built.set_result((server, listeners))
         return None
 
-    def _link_to(self, settings: Settings, engine: int) -> EngineClientFactory:
-        ask = partial(self._channel.tell, LinkLost(engine))
-        return partial(EngineLink, ask, settings.timeouts.engine_heartbeat_s)
-
-    async def _take_link(self, up: EngineUp, fd: int) -> None:
+    async def _take_link(self, up: front_messages.EngineUp, fd: int) -> None:
         engine = self._service.engines[up.engine]
         await cast(EngineLink, engine.client).connect(socket.socket(fileno=fd), up.greeting)
         engine.tell(self._states[up.engine])  # which may have changed meanwhile
 
-    def _note_state(self, told: EngineIs) -> None:
+    def _note_state(self, told: front_messages.EngineIs) -> None:
         self._states[told.engine] = told.state
         if self._built.done():
             self._service.engines[told.engine].tell(told.state)
 
-    async def _use(self, told: UseSettings) -> str | None:
+    async def _use(self, told: front_messages.UseSettings) -> str | None:
         server, _ = self._built.result()
         contents = _bytes_of(told.files)
         try:
@@ -139,11 +124,6 @@ def _read(document: dict[str, Any], contents: FileContents) -> tuple[Settings, L
 
 def _bytes_of(files: dict[str, str]) -> dict[str, bytes]:
     return {path: content.encode("latin1") for path, content in files.items()}
-
-
-def _leave(why: str) -> None:
-    """The supervisor is gone."""
-    os._exit(0)
 
 
 def main() -> None:

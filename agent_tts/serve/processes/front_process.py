@@ -19,8 +19,6 @@ from agent_tts.ipc.front_messages import Beat, ToSupervisor
 from agent_tts.messages import EngineReady
 from agent_tts.system.processes import DUMP_S, ChildProcess
 
-STDERR = 2
-
 
 class FrontProcess(ChildProcess):
     """One front process, from `start` to `end`."""
@@ -46,7 +44,7 @@ class FrontProcess(ChildProcess):
 
     async def start(self) -> None:
         """Spawn it. After an error or a cancellation `end` is due, as after all else. Raises `OSError`."""
-        log = os.dup(STDERR)
+        log = os.dup(2)  # stderr
         passed = (self._theirs.fileno(), log)
         try:
             # Its own stderr is a pipe to here: what it cannot log. Its log goes where this process's goes.

@@ -55,7 +55,8 @@ class Change:
 
 def change(old: Settings, new: Settings) -> Change:
     """How a node with the settings `old` takes up `new`; both as read."""
-    differ = [key for key in _keys(old) if _value(old, key) != _value(new, key)]
+    before = dict(_values(old))
+    differ = [key for key, value in _values(new) if value != before[key]]
     # Whether there is TLS at all is part of the address that clients have.
     encrypted = old.tls.cert is not None and new.tls.cert is not None
     used = [
@@ -122,20 +123,13 @@ def _live(old: Any, new: Any, name: str, used: list[str]) -> Any:
     return old.model_copy(update={key: getattr(new, key) for key in type(old).model_fields if f"{name}.{key}" in used})
 
 
-def _keys(section: Section, prefix: str = "") -> Iterator[str]:
-    for name in type(section).model_fields:
-        value = getattr(section, name)
+def _values(section: Section, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """All values, by dotted keys."""
+    for name, value in section:
         if isinstance(value, Section):
-            yield from _keys(value, f"{prefix}{name}.")
+            yield from _values(value, f"{prefix}{name}.")
         else:
-            yield prefix + name
-
-
-def _value(settings: Section, key: str) -> object:
-    value: Any = settings
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+            yield prefix + name, value
 
 
 def with_secrets(settings: Settings) -> dict[str, Any]:

@@ -123,8 +123,7 @@ async def _serve(
             app = create_app(settings, service, extension, contents=contents)
             warm_up(app)
             await asyncio.sleep(0)  # here it is cancelled, if it was
-        lost = app.state.node.metrics.log_lost
-        log.on_lost = lambda why: lost.labels(why).inc()
+        log.on_lost = lambda why: app.state.node.metrics.log_lost.labels(why).inc()
         # uvicorn would log the traceback of an engine that does not start; `run` logs its message.
         logging.getLogger("uvicorn.error").addFilter(lambda _: app.state.start_error is None)
         server = NodeServer(app, ready, reload, contents)

@@ -14,19 +14,9 @@ from agent_tts.config.files import FileContents
 from agent_tts.config.settings import Settings
 from agent_tts.engine_info import EngineInfo
 from agent_tts.errors import EngineLost, SettingsError, SpeechError
+from agent_tts.ipc import front_messages
 from agent_tts.ipc.channel import NoAnswer
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
-from agent_tts.ipc.front_messages import (
-    Drain,
-    EngineIs,
-    EngineUp,
-    FrontReady,
-    FrontSetup,
-    LinkLost,
-    NodeReady,
-    Serve,
-    UseSettings,
-)
 from agent_tts.messages import EnginePong, EngineState
 from agent_tts.serve.access.node_counts import NodeCounts
 from agent_tts.serve.fronts import Role
@@ -121,16 +111,13 @@ class Supervisor(EngineObserver):
         name = signal.Signals(signum).name
         logger.info("{}: draining until open contexts have finished; repeat it to exit now", name)
         self._draining = True
+        loop, late_s = asyncio.get_running_loop(), self._settings.timeouts.drain_s + CUT_S
         for front in self._fronts.values():
             if front.serves:
-                front.channel.tell(Drain())
+                front.channel.tell(front_messages.Drain())
+                loop.call_later(late_s, front.lose, "it did not end its drain")
             else:
                 front.lose("it was starting when the node ended")
-        asyncio.get_running_loop().call_later(self._settings.timeouts.drain_s + CUT_S, self._cut)
-
-    def _cut(self) -> None:
-        for front in self._fronts.values():
-            front.lose("it did not end its drain")
 
     def _use(self, change: Change) -> None:
         """Use settings that were read again. Raises `SettingsError`; all is as before."""
@@ -147,7 +134,7 @@ class Supervisor(EngineObserver):
 
     async def _have_used(self, front: FrontProcess, settings: Settings) -> None:
         try:
-            refused = await front.channel.ask(UseSettings(with_secrets(settings), self._files()), USE_S)
+            refused = await front.channel.ask(front_messages.UseSettings(with_secrets(settings), self._files()), USE_S)
         except SpeechError as error:
             if front.channel.closed:  # it has drained, or its successor gets them
                 return
@@ -198,7 +185,7 @@ class Supervisor(EngineObserver):
 
     def _tell(self, engine: int, state: EngineState) -> None:
         for front in self._fronts.values():
-            front.channel.tell(EngineIs(engine, state))
+            front.channel.tell(front_messages.EngineIs(engine, state))
 
     async def _link(self, front: FrontProcess, engine: int) -> None:
         """Give a front a link to an engine, unless it has one, or the engine is down: then its next start does."""
@@ -206,8 +193,9 @@ class Supervisor(EngineObserver):
         async with front.linking[engine]:
             while (greeting := client.greeting) is not None and front.links.get(engine) is not greeting:
                 if not client.late:  # otherwise it may hang: the front has lost its link because of that
+                    up = front_messages.EngineUp(engine, greeting)
                     try:
-                        await front.channel.ask(EngineUp(engine, greeting), LINK_S, [client.attach().detach()])
+                        await front.channel.ask(up, LINK_S, [client.attach().detach()])
                     except EngineLost:  # it has just died
                         pass
                     except (OSError, SpeechError) as error:
@@ -259,8 +247,8 @@ class Supervisor(EngineObserver):
         front = self._fronts[number] = FrontProcess(number, self._settings.timeouts.engine_heartbeat_s)
         try:
             await front.start()
-            front.channel.handle(FrontReady, lambda _: self._on_front_ready(front))
-            front.channel.handle(LinkLost, lambda lost: self._relink(front, lost.engine))
+            front.channel.handle(front_messages.FrontReady, lambda _: self._on_front_ready(front))
+            front.channel.handle(front_messages.LinkLost, lambda lost: self._relink(front, lost.engine))
             front.run(self._set_up(front), "setup")
             why = await front.gone
         finally:
@@ -275,7 +263,7 @@ class Supervisor(EngineObserver):
     async def _set_up(self, front: FrontProcess) -> None:
         settings, role = self._settings, self._roles[front.number]
         self._counts.attach(front.number, front.channel)  # before this nobody asks it: the setup has to come first
-        setup = FrontSetup(
+        setup = front_messages.FrontSetup(
             front.number,
             with_secrets(settings),
             self._files(),
@@ -292,34 +280,29 @@ class Supervisor(EngineObserver):
                 front.lose(f"it was not set up within {SETUP_S:g} s" if late else f"setup failed: {error.message}")
             return
         if refused is not None:
-            self._refuse(front, refused)
+            refusal = SettingsError(refused)
+            front.lose(refusal) if self._started else self._finish(refusal)
             return
         front.run(front.watch(), "heartbeats")
         front.set_up = True
         for engine in self._service.engines:
-            front.channel.tell(EngineIs(engine.number, engine.state))
+            front.channel.tell(front_messages.EngineIs(engine.number, engine.state))
         if settings is not self._settings:  # they were read again meanwhile
             await self._have_used(front, self._settings)
         await self._engines_up.wait()
         await asyncio.gather(*[self._link(front, engine.number) for engine in self._service.engines])
         front.serves = True
-        front.channel.tell(Serve())
-
-    def _refuse(self, front: FrontProcess, why: str) -> None:
-        if self._started:
-            front.lose(SettingsError(why))
-        else:
-            self._finish(SettingsError(why))
+        front.channel.tell(front_messages.Serve())
 
     def _on_front_ready(self, front: FrontProcess) -> None:
         front.ready = True
         if not self._roles[front.number].listens:
-            self._counts.take_calls(front.number)
+            self._counts.for_calls.add(front.number)
         if self._started:
             logger.info("{} takes requests", front)
-            front.channel.tell(NodeReady())
+            front.channel.tell(front_messages.NodeReady())
         elif len(self._fronts) == len(self._roles) and all(one.ready for one in self._fronts.values()):
             self._started = True
             for one in self._fronts.values():
-                one.channel.tell(NodeReady())
+                one.channel.tell(front_messages.NodeReady())
             self._on_ready()

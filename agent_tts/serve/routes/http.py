@@ -19,16 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from agent_tts.errors import (
-    BadMessage,
-    Internal,
-    InvalidRequest,
-    RequestTimeout,
-    SpeechError,
-    TextTooLong,
-    Unauthorized,
-    Unsupported,
-)
+from agent_tts import errors
 from agent_tts.messages import EngineState
 from agent_tts.protocol.validation import LIST_VALUES, MAX_VALUES, Complaint, check_body
 from agent_tts.serve import openai
@@ -92,8 +83,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": openai.ErrorBody}, "
 routes = APIRouter()
 
 
+def body_of(content: dict[str, Any]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself, which has one of these types."""
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads its JSON body itself."""
+    """As `body_of`, of one JSON object."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 
@@ -105,7 +101,7 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
         own = {name: inlined(value) for name, value in part.items() if name != "$ref"}
         return inlined(definitions[part["$ref"].rpartition("/")[2]]) | own if "$ref" in part else own
 
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
+    return body_of({"application/json": {"schema": inlined(schema)}})
 
 
 # OpenAPI is told: content that is a file, and the errors of other vendors' routes.
@@ -151,14 +147,12 @@ async def create_speech(request: Request, node: Here, client: Authorized) -> Res
     seal: Seal | None = None
     if wanted.c2pa:
         if file not in SIGNABLE or wanted.stream_format == "sse":
-            raise InvalidRequest(f"c2pa: only {', '.join(SIGNABLE)}, and not as sse, can be signed", "c2pa")
+            raise errors.InvalidRequest(f"c2pa: only {', '.join(SIGNABLE)}, and not as sse, can be signed", "c2pa")
         if node.signer is None:
-            raise Unsupported("c2pa: this node has no certificate to sign with (c2pa.certificate in its settings)")
-        media_type, make_body, seal = (
-            CONTENT_TYPES[file],
-            partial(WholeBody, file),
-            partial(sign, node.signer, file),
-        )
+            raise errors.Unsupported(
+                "c2pa: this node has no certificate to sign with (c2pa.certificate in its settings)"
+            )
+        media_type, make_body, seal = CONTENT_TYPES[file], partial(WholeBody, file), partial(sign, node.signer, file)
     elif wanted.stream_format == "sse":
         media_type, make_body = "text/event-stream", partial(EventBody, file, wanted.input)
     else:
@@ -218,7 +212,7 @@ async def operator(node: Here, client: Authorized) -> Operator:
 async def metrics(node: Here, client: Authorized) -> Response:
     """Prometheus metrics of the node, for operators: they tell what all keys use, by name."""
     if not node.guard.operates(client):
-        raise Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
+        raise errors.Unauthorized("this key is no operator's (auth.keys.NAME.operator): it cannot read the metrics")
     if node.supervisor is None:
         page: str | bytes = await node.computing(generate_latest, node.metrics.registry)
     else:
@@ -247,7 +241,7 @@ async def read_body(request: Request, file_bytes: int = 0, held: ExitStack | Non
     settings = node_of(request).settings
     limit = settings.limits.message_bytes + file_bytes
     timeout_s, began = settings.timeouts.handshake_s, asyncio.get_running_loop().time()
-    too_long = TextTooLong(f"the body has more than {limit} bytes")
+    too_long = errors.TextTooLong(f"the body has more than {limit} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > limit:
         raise too_long
@@ -264,9 +258,9 @@ async def read_body(request: Request, file_bytes: int = 0, held: ExitStack | Non
                 deadline.reschedule(began + timeout_s + min(len(body), file_bytes) / SLOWEST_UPLOAD)
     except TimeoutError:
         file = f", and 1 s for each {SLOWEST_UPLOAD} bytes of a file" if file_bytes else ""
-        raise RequestTimeout(f"the body is late: it may take {timeout_s:g} s{file}") from None
+        raise errors.RequestTimeout(f"the body is late: it may take {timeout_s:g} s{file}") from None
     except ClientDisconnect:
-        raise BadMessage("the body is not complete") from None
+        raise errors.BadMessage("the body is not complete") from None
     return body
 
 
@@ -306,7 +300,7 @@ async def read_fields(request: Request, model: type[Model], list_bytes: int = 0)
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}  # of errors that starlette raises
 
 # Makes the JSON body of an error response.
-ErrorBody = Callable[[SpeechError], dict[str, Any]]
+ErrorBody = Callable[[errors.SpeechError], dict[str, Any]]
 
 
 def errors_as(body: ErrorBody) -> Any:
@@ -319,10 +313,10 @@ def errors_as(body: ErrorBody) -> Any:
 
 
 # After these errors the client may still be sending its body, which is not read: the connection is closed.
-_CLOSING = {RequestTimeout.status, TextTooLong.status}
+_CLOSING = {errors.RequestTimeout.status, errors.TextTooLong.status}
 
 
-async def _on_speech_error(request: Request, error: SpeechError) -> Response:
+async def _on_speech_error(request: Request, error: errors.SpeechError) -> Response:
     headers = openai.retry_headers(error)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -335,7 +329,7 @@ async def _on_speech_error(request: Request, error: SpeechError) -> Response:
 async def _on_validation_error(request: Request, error: RequestValidationError) -> Response:
     complaint = Complaint.of(error.errors()[0])
     param = complaint.path[-1]
-    return await _on_speech_error(request, InvalidRequest(f"{param}: {complaint.reason}", param))
+    return await _on_speech_error(request, errors.InvalidRequest(f"{param}: {complaint.reason}", param))
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:
@@ -345,12 +339,12 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     # uvicorn logs the fault itself.
-    return await _on_speech_error(request, Internal("internal error; the node has logged it"))
+    return await _on_speech_error(request, errors.Internal("internal error; the node has logged it"))
 
 
 # Answer every error in OpenAI's format, or in that of `request.state.error_body`.
 ERROR_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
-    SpeechError: _on_speech_error,
+    errors.SpeechError: _on_speech_error,
     RequestValidationError: _on_validation_error,
     HTTPException: _on_http_error,
     Exception: _on_fault,

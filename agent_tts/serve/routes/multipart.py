@@ -39,18 +39,17 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
         parser.parser = None  # they hold one another, and the files: a collection would come after many forms
     if not form.ended:
         raise _broken()
-    return form.fields
+    return form
 
 
 def _broken() -> BadMessage:
     return BadMessage(f"the body must be complete {CONTENT_TYPE}: named parts between boundaries")
 
 
-class _Form:
-    def __init__(self) -> None:
-        # Complete parts, and whether the final boundary has come.
-        self.fields: dict[str, str | bytes] = {}
-        self.ended = False
+class _Form(dict[str, str | bytes]):
+    """The complete parts, by name."""
+
+    ended = False  # the final boundary has come
 
     def add_text(self, part: Field) -> None:
         data = part.value or b""
@@ -72,8 +71,8 @@ class _Form:
         if name is None:
             raise _broken()
         key = name.decode("latin-1")
-        if len(self.fields) == MAX_PARTS:
+        if len(self) == MAX_PARTS:
             raise BadMessage(f"a form has at most {MAX_PARTS} parts")
-        if key in self.fields:
+        if key in self:
             raise BadMessage("a form must not have two parts of one name")
-        self.fields[key] = value
+        self[key] = value

@@ -7,6 +7,7 @@ import base64
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loguru import logger
@@ -161,65 +162,54 @@ def server_sent(events: Iterable[str]) -> bytes:
     return b"".join(b"data: " + event.encode() + b"\n\n" for event in events)
 
 
+@dataclass(eq=False, repr=False)
 class SpeechResponse(Response):
-    """Speaks one text, or several one after another: `then` are those behind it.
+    """Speaks one text, or several one after another.
 
     Nothing is sent before the first frame, so that earlier failures become an error response. Speech stops at once when
     the client disconnects or stops reading. Making one raises the errors of `SpeechService.resolve`.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        client: Client,
-        text: str,
-        options: SpeechOptions,
-        media_type: str,
-        make_body: Callable[[], Body],
-        words: WordsMode = "none",
-        seal: Seal | None = None,
-        ends_aside: bool = False,
-        then: Sequence[tuple[str, Resolved]] = (),
-    ) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=media_type)
+    node: Node
+    client: Client
+    text: str  # that is spoken
+    options: SpeechOptions
+    content_type: str
+    make_body: Callable[[], Body]  # called when the request is open
+    words: WordsMode = "none"
+    seal: Seal | None = None  # is applied to the whole file, which is then given at its end
+    ends_aside: bool = False  # the end of the body takes milliseconds: it is made in a thread, as with a seal
+    then: Sequence[tuple[str, Resolved]] = ()  # texts that wait for the end of the one before
+
+    def __post_init__(self) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", **HEADERS}, media_type=self.content_type)
         del self.headers["content-length"]  # not known yet
-        self._node = node
-        self._client = client
-        # The text that is spoken, and what waits for its end.
-        self._text, self._then = text, deque(then)
-        self.resolved = node.service.resolve(options)
-        # Called when the request is open.
-        self._make_body = make_body
-        self._words: WordsMode = words
-        # What is applied to the whole file, which is then given at its end; None for what is sent while it is made.
-        self._seal = seal
-        # Whether the end of the body takes milliseconds, and is made in a thread.
-        self._ends_aside = ends_aside or seal is not None
-        # Whether the status line was sent.
-        self._started = False
+        self.resolved = self.node.service.resolve(self.options)
+        self._then = deque(self.then)
+        self._started = False  # whether the status line was sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak; raises a failure before the first frame. Cancelling this stops the speech and frees the slot."""
         try:
-            writer = Writer(scope, send, self._node.settings.timeouts)
+            writer = Writer(scope, send, self.node.settings.timeouts)
         except ClientDisconnected:
             return
-        refused = self._node.metrics.refused
+        refused = self.node.metrics.refused
         with contextlib.ExitStack() as admitted:
             try:
-                owner = admitted.enter_context(await self._node.guard.admit(self._client))
-                if self._seal is not None:
-                    admitted.enter_context(await self._node.guard.place("whole files", self._client))
-                self._node.metrics.usage.check(owner, sum(len(text) for text, _ in self._then) + len(self._text))
+                owner = admitted.enter_context(await self.node.guard.admit(self.client))
+                if self.seal is not None:
+                    admitted.enter_context(await self.node.guard.place("whole files", self.client))
+                self.node.metrics.usage.check(owner, sum(len(text) for text, _ in self._then) + len(self.text))
                 utterance = self._open(self.resolved, owner)
             except SpeechError as error:
                 refused.labels(error.code).inc()
                 raise
             try:
-                with contextlib.closing(self._make_body()) as body:
+                with contextlib.closing(self.make_body()) as body:
                     await self._speak(utterance, writer, receive, body)
                     while self._then and utterance.done is not None and utterance.done.reason == "end":
-                        self._text, resolved = self._then.popleft()
+                        self.text, resolved = self._then.popleft()
                         body.turn()
                         utterance = self._open(resolved, owner)
                         await self._speak(utterance, writer, receive, body)
@@ -232,8 +222,8 @@ class SpeechResponse(Response):
                 await disconnected(receive)  # uvicorn would log a missing end
 
     def _open(self, resolved: Resolved, owner: int) -> Utterance:
-        metrics, how = self._node.metrics, Listener(words=self._words)
-        return metrics.open(self._node.service, TRANSPORT, resolved, owner, how, characters=len(self._text))
+        metrics, how = self.node.metrics, Listener(words=self.words)
+        return metrics.open(self.node.service, TRANSPORT, resolved, owner, how, characters=len(self.text))
 
     async def _speak(self, utterance: Utterance, writer: Writer, receive: Receive, body: Body) -> None:
         watch = asyncio.create_task(_stop_when_gone(receive, utterance), name=f"client of {utterance.context_id}")
@@ -245,8 +235,8 @@ class SpeechResponse(Response):
 
     async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
         held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
-        encoder = Flow(self._node.fair_queue.share(self._client.key_id))
-        rest = deque(self._text[at : at + SLICE_CHARS] for at in range(0, len(self._text) or 1, SLICE_CHARS))
+        encoder = Flow(self.node.fair_queue.share(self.client.key_id))
+        rest = deque(self.text[at : at + SLICE_CHARS] for at in range(0, len(self.text) or 1, SLICE_CHARS))
         while True:
             if rest and not utterance.stopped:
                 async with encoder:
@@ -261,7 +251,7 @@ class SpeechResponse(Response):
                     async with encoder:
                         held += body.words(event)
                 case Audio(payload=pcm) if pcm:
-                    if self._seal is None:
+                    if self.seal is None:
                         await self._start(writer)
                     async with encoder:
                         data, held = held + body.audio(pcm), b""
@@ -280,9 +270,10 @@ class SpeechResponse(Response):
                     if error is not None:
                         last = body.error(error)
                     else:
-                        last = await asyncio.to_thread(body.end) if self._ends_aside else body.end()
-                    if self._seal is not None and last:
-                        last = await self._seal(last)
+                        aside = self.ends_aside or self.seal is not None
+                        last = await asyncio.to_thread(body.end) if aside else body.end()
+                    if self.seal is not None and last:
+                        last = await self.seal(last)
                     await self._start(writer)
                     if last is None:  # the server closes the connection
                         if not writer.is_framed:

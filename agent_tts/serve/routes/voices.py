@@ -26,21 +26,13 @@ from agent_tts.serve import openai
 from agent_tts.serve.access.guard import Client
 from agent_tts.serve.node import Node
 from agent_tts.serve.routes import multipart
-from agent_tts.serve.routes.http import ERRORS, Authorized, Here, json_body, read_as, read_fields, told_aside
+from agent_tts.serve.routes.http import ERRORS, Authorized, Here, body_of, json_body, read_as, read_fields, told_aside
 from agent_tts.serve.transports.writer import disconnected
 from agent_tts.system.records import JsonRecords
 from agent_tts.text.entries import MAX_ENTRIES, Entry, Lexicon
 from agent_tts.text.pls import read_pls
+from agent_tts.voices import enroll
 from agent_tts.voices.detection import Detection, detect
-from agent_tts.voices.enroll import (
-    MAX_CONSENT_BY_CHARS,
-    MAX_CONSENT_CHARS,
-    MAX_DESCRIPTION_CHARS,
-    MAX_PROMPT_CHARS,
-    MAX_TRANSCRIPT_CHARS,
-    Enrolment,
-    decode,
-)
 from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, Consent, RecordedConsent, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
@@ -59,19 +51,19 @@ class NewVoice(Strict):
     """Fields of every new voice."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="the name for requests")
-    description: str = Field("", max_length=MAX_DESCRIPTION_CHARS, description="for the list of voices")
+    description: str = Field("", max_length=enroll.MAX_DESCRIPTION_CHARS, description="for the list of voices")
 
 
 ConsentText = Annotated[
     str,
     Field(
         pattern=r"\S",
-        max_length=MAX_CONSENT_CHARS,
+        max_length=enroll.MAX_CONSENT_CHARS,
         description="how the speaker agreed, and to what; kept with the voice",
     ),
 ]
 ConsentBy = Annotated[
-    str | None, Field(max_length=MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
+    str | None, Field(max_length=enroll.MAX_CONSENT_BY_CHARS, description="who gave the consent; kept with the voice")
 ]
 
 
@@ -87,7 +79,7 @@ class NewClone(NewVoice):
     consent: ConsentText
     consent_by: ConsentBy = None
     ref_text: str | None = Field(
-        None, max_length=MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
+        None, max_length=enroll.MAX_TRANSCRIPT_CHARS, description="the words of the clip, for a closer likeness"
     )
 
 
@@ -95,7 +87,7 @@ class NewDesign(NewVoice):
     """A voice designed from a description."""
 
     type: Literal["prompt"]
-    prompt: str = Field(pattern=r"\S", max_length=MAX_PROMPT_CHARS, description="how the voice should sound")
+    prompt: str = Field(pattern=r"\S", max_length=enroll.MAX_PROMPT_CHARS, description="how the voice should sound")
 
 
 class NewEmbedding(NewVoice):
@@ -168,17 +160,10 @@ class VoiceAdded(BaseModel):
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
-        return cls(
-            id=voice.name,
-            created_at=int(voice.created_at.timestamp()),
-            name=voice.name,
-            type=type_,
-            prompt=voice.prompt,
-            description=voice.description,
-            ref_text=voice.transcript,
-            frames=voice.frames,
-            live_chars=max(0, CHARS_PER_TOKEN * voice.frames - len(voice.transcript or "")) if voice.frames else 0,
-        )
+        known = {name: getattr(voice, name) for name in ("name", "prompt", "description", "frames")}
+        created_at, text = int(voice.created_at.timestamp()), voice.transcript
+        live_chars = max(0, CHARS_PER_TOKEN * voice.frames - len(text or ""))  # without frames it is 0
+        return cls(id=voice.name, created_at=created_at, type=type_, ref_text=text, live_chars=live_chars, **known)
 
 
 class VoiceDetails(BaseModel):
@@ -235,21 +220,12 @@ def _one_of(*models: type[Strict]) -> dict[str, Any]:
     return {"schema": {"oneOf": [model.model_json_schema() for model in models]}}
 
 
-_LEXICON = {
-    "required": True,
-    "content": {"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}},
-}
+_LEXICON = body_of({"application/json": {"schema": {"type": "object"}}, "application/pls+xml": {}})
 _CLIP = {"audio_sample": {"type": "string", "format": "binary", "description": "an audio file"}}
 _ONLY_CLIP = {"type": "object", "properties": _CLIP, "required": ["audio_sample"], "additionalProperties": False}
-_DETECTED = {"required": True, "content": {multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}}}
-_RECORDING = {"required": True, "content": {multipart.CONTENT_TYPE: _one_of(NewConsent)}}
-_BODY = {
-    "required": True,
-    "content": {
-        "application/json": _one_of(NewDesign, NewEmbedding),
-        multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign),
-    },
-}
+_DETECTED = body_of({multipart.CONTENT_TYPE: {"schema": _ONLY_CLIP}})
+_RECORDING = body_of({multipart.CONTENT_TYPE: _one_of(NewConsent)})
+_NEW = {"application/json": _one_of(NewDesign, NewEmbedding), multipart.CONTENT_TYPE: _one_of(NewClone, NewDesign)}
 
 
 @routes.get("/voices", response_model=openai.VoiceList)
@@ -260,7 +236,7 @@ async def list_voices(node: Here, client: Authorized) -> Response:
     return await told_aside(node, lambda: openai.voice_list(service.routing, clones=clones))
 
 
-@routes.post("/voices", openapi_extra={"requestBody": _BODY})
+@routes.post("/voices", openapi_extra=body_of(_NEW))
 async def create_voice(request: Request, node: Here, client: Authorized) -> VoiceAdded:
     """Add a voice: cloned from a clip (multipart), designed from a description, or from a speaker embedding (JSON).
 
@@ -302,7 +278,7 @@ async def delete_voice(name: str, node: Here, client: Authorized) -> VoiceDelete
     return VoiceDeleted(id=name)
 
 
-@routes.post("/voice_consents", openapi_extra={"requestBody": _RECORDING})
+@routes.post("/voice_consents", openapi_extra=_RECORDING)
 async def create_consent(request: Request, node: Here, client: Authorized) -> RecordedConsent:
     """Record a consent, whose id can be the `consent` of a voice. The recording is checked, and not kept."""
     settings = node.settings.voices
@@ -311,7 +287,7 @@ async def create_consent(request: Request, node: Here, client: Authorized) -> Re
         new = _checked(NewConsent, await _uploaded(request, node, client, multipart.parse, settings.clip_bytes))
         with await node.guard.place("clips", client):
             try:
-                await _unless_gone(request.receive, decode(new.recording, max_s=settings.clip_s))
+                await _unless_gone(request.receive, enroll.decode(new.recording, max_s=settings.clip_s))
             except InvalidRequest as error:
                 raise InvalidRequest(error.message.replace("audio_sample", "recording"), "recording") from None
 
@@ -373,7 +349,7 @@ async def get_lexicon(name: str, node: Here, client: Authorized) -> Response:
     return await _mapping_of(node, lexicon)
 
 
-@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra={"requestBody": _LEXICON})
+@routes.put("/voices/{name}/lexicon", response_model=dict[str, Any], openapi_extra=_LEXICON)
 async def put_lexicon(name: str, request: Request, node: Here, client: Authorized) -> Response:
     """Set how words are said in an added voice, in JSON or W3C PLS; an empty mapping removes it. Answers as GET."""
     await _in_library(node, name, "have a lexicon", lambda library: library.get(name))
@@ -440,45 +416,32 @@ async def _in_library(node: Node, name: str, what: str, work: Callable[[VoiceLib
         raise HTTPException(404, error.message) from None
 
 
-def _enrolment(node: Node) -> Enrolment:
+def _enrolment(node: Node) -> enroll.Enrolment:
     """The enrolment of a node, made at its first voice. Raises `Unsupported` if the node stores no voices."""
     info, library = node.service.routing.info, node.service.library
     if not info.models or library is None:
         raise Unsupported(f"voices cannot be added to the {info.engine} engine, only to qwen3")
     if node.enrolment is None:
         checkpoints = [(Path(model.source), model.vector_size) for model in info.models if model.vector_size]
-        node.enrolment = Enrolment(library, checkpoints, node.settings.voices.clip_s)
+        node.enrolment = enroll.Enrolment(library, checkpoints, node.settings.voices.clip_s)
     return node.enrolment
 
 
 async def _add(
-    node: Node, client: Client, enrolment: Enrolment, new: NewClone | NewDesign | NewEmbedding
+    node: Node, client: Client, enrolment: enroll.Enrolment, new: NewClone | NewDesign | NewEmbedding
 ) -> StoredVoice:
+    kept = new.model_dump(include={"description", "consent", "consent_by"})
     match new:
         case NewClone():
             with await node.guard.place("clips", client):
-                return await enrolment.enroll(
-                    new.name,
-                    new.audio_sample,
-                    consent=new.consent,
-                    consent_by=new.consent_by,
-                    transcript=new.ref_text,
-                    description=new.description,
-                )
+                return await enrolment.enroll(new.name, new.audio_sample, transcript=new.ref_text, **kept)
         case NewDesign():
-            return await node.service.in_thread(enrolment.design, new.name, new.prompt, description=new.description)
+            return await node.service.in_thread(enrolment.design, new.name, new.prompt, **kept)
         case NewEmbedding():
-            return await node.service.in_thread(
-                enrolment.embed,
-                new.name,
-                new.speaker_embedding,
-                consent=new.consent,
-                consent_by=new.consent_by,
-                description=new.description,
-            )
+            return await node.service.in_thread(enrolment.embed, new.name, new.speaker_embedding, **kept)
 
 
-@routes.post("/detect", openapi_extra={"requestBody": _DETECTED})
+@routes.post("/detect", openapi_extra=_DETECTED)
 async def detect_speech(request: Request, node: Here, client: Authorized) -> Detection:
     """Look for the marks of this project's nodes in an audio file, which is not kept."""
     settings = node.settings

@@ -21,7 +21,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from loguru import logger
@@ -74,7 +76,8 @@ class StderrLog:
         self._form = _text if form == "text" else _json
         self._front = front  # None unless it is one of several
         self._repeats = Repeats()
-        self._writer = LineWriter(fd, lambda: self.on_lost("unread"), _tell_dropped)
+        dropped = partial(logger.warning, "{} log lines were dropped: stderr was not read in time")
+        self._writer = LineWriter(fd, lambda: self.on_lost("unread"), dropped)
         # Called for each line that is lost: "unread", as stderr takes no more, or "repeated".
         self.on_lost: Callable[[str], None] = lambda why: None
 
@@ -112,19 +115,15 @@ class Repeats:
         return self._left_out.pop(place, 0)
 
 
+@dataclass(eq=False)
 class LineWriter:
-    """Never blocks its callers: a thread writes, and a line for which there is no room is dropped.
+    """Never blocks its callers: a thread writes, and a line for which there is no room is dropped."""
 
-    Args:
-        fd: not closed by this object.
-        on_dropped: called with 1 for each dropped line, in the thread that drops it.
-        on_moving: called with the number of lines dropped since the last call, when all that waited is written.
-    """
+    fd: int  # not closed by this object
+    on_dropped: Callable[[], None]  # called for each dropped line, in the thread that drops it
+    on_moving: Callable[[int], None]  # called with how many were dropped meanwhile, when all that waited is written
 
-    def __init__(self, fd: int, on_dropped: Callable[[], None], on_moving: Callable[[int], None]) -> None:
-        self._fd = fd
-        self._on_dropped = on_dropped
-        self._on_moving = on_moving
+    def __post_init__(self) -> None:
         # Lines that wait; None ends the thread. Its `put` may be called anywhere, in a signal handler too.
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Bytes put into the queue, by callers, and taken out and written, by the thread alone.
@@ -161,23 +160,19 @@ class LineWriter:
             try:
                 while rest:
                     try:
-                        rest = rest[os.write(self._fd, rest) :]
+                        rest = rest[os.write(self.fd, rest) :]
                     except BlockingIOError:  # who has the other end, or shares this one, has made it so
-                        select.select([], [self._fd], [])
+                        select.select([], [self.fd], [])
             except OSError:  # the reader is gone
                 self._drop()
             self._written += len(data)
             if self._dropped > self._told and self._lines.empty() and not self._stopping:
                 dropped, self._told = self._dropped - self._told, self._dropped
-                self._on_moving(dropped)
+                self.on_moving(dropped)
 
     def _drop(self) -> None:
         self._dropped += 1
-        self._on_dropped()
-
-
-def _tell_dropped(lines: int) -> None:
-    logger.warning("{} log lines were dropped: stderr was not read in time", lines)
+        self.on_dropped()
 
 
 def report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

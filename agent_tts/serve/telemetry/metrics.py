@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -39,10 +39,8 @@ class EngineMetrics(EngineObserver):
         # They are kept by the engine's number.
         self.engine_up = gauge("agent_tts_engine_up", "Whether it answers.", ["engine"])
         self.engine_starts = counter("agent_tts_engine_starts", "Engine processes started.", ["engine"])
-        step = "Longest engine step of each second."
-        self.engine_step = Histogram(
-            "agent_tts_engine_step_seconds", step, ["engine"], buckets=SECONDS, registry=registry
-        )
+        name, text = "agent_tts_engine_step_seconds", "Longest engine step of each second."
+        self.engine_step = Histogram(name, text, ["engine"], buckets=SECONDS, registry=registry)
         self.worker_deaths = counter(
             "agent_tts_worker_deaths", "Processes of espeak-ng that ended; another took over.", ["engine"]
         )
@@ -203,24 +201,19 @@ class Metrics:
         return utterance
 
 
+@dataclass(eq=False)
 class ContextMeter(Meter):
     """Measures one context, which is opened now."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        transport: str,
-        clock: Callable[[], float],
-        span: ContextSpan | None = None,
-        owner: int = 0,
-    ) -> None:
+    metrics: Metrics
+    transport: str
+    clock: Callable[[], float]
+    span: ContextSpan | None = None  # None where telemetry is off
+    owner: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._metrics = metrics
-        self._transport = transport
-        self._owner = owner
-        self._clock = clock
-        self._span = span  # None where telemetry is off
-        metrics.active.labels(transport).inc()
+        self.metrics.active.labels(self.transport).inc()
         # Characters that were taken from the key's and are not written yet.
         self._taken = 0
         # When the first text came, and the seconds from then to the first audio; None before.
@@ -234,19 +227,19 @@ class ContextMeter(Meter):
         self._cancelled_at: float | None = None
 
     def take(self, characters: int, *, begins: bool) -> None:
-        self._metrics.usage.check(self._owner, characters, begins=begins)
-        self._metrics.usage.budget.spend(self._owner, characters)
+        self.metrics.usage.check(self.owner, characters, begins=begins)
+        self.metrics.usage.budget.spend(self.owner, characters)
         self._taken += characters
 
     def text(self, characters: int) -> None:
-        usage = self._metrics.usage
-        usage.characters.labels(usage.budget.name(self._owner)).inc(characters)
+        usage = self.metrics.usage
+        usage.characters.labels(usage.budget.name(self.owner)).inc(characters)
         self._taken -= characters
         if self._taken < 0:
-            usage.budget.spend(self._owner, -self._taken)
+            usage.budget.spend(self.owner, -self._taken)
             self._taken = 0
         if self._text_at is None:
-            self._text_at = self._clock()
+            self._text_at = self.clock()
             self._mark("text")
 
     def submitted(self, read_at: float) -> None:
@@ -254,22 +247,22 @@ class ContextMeter(Meter):
         self._mark("submitted")
 
     def stages(self, stages: Stages) -> None:
-        if self._span is not None:
-            self._span.stages(stages)
+        if self.span is not None:
+            self.span.stages(stages)
 
     def started(self, queue_ms: int) -> None:
-        if self._span is not None:
-            self._span.queued(queue_ms)
+        if self.span is not None:
+            self.span.queued(queue_ms)
 
     def audio(self, ms: float) -> None:
-        now = self._clock()
+        now = self.clock()
         if self.started_at is None:
             self.started_at = self._heard_until = now
             self._ttfa_s = now - (now if self._text_at is None else self._text_at)
-            self._metrics.ttfa.labels(self._transport).observe(self._ttfa_s)
+            self.metrics.ttfa.labels(self.transport).observe(self._ttfa_s)
             self._mark("first_audio")
         elif now > self._heard_until:
-            self._metrics.underrun.inc(now - self._heard_until)
+            self.metrics.underrun.inc(now - self._heard_until)
             self._heard_until = now
         self._heard_until += ms / 1_000
         self.audio_ms += ms
@@ -280,36 +273,36 @@ class ContextMeter(Meter):
 
     def cancelled(self) -> None:
         if self._cancelled_at is None:
-            self._cancelled_at = self._clock()
+            self._cancelled_at = self.clock()
             self._mark("cancelled")
 
     def played_ms(self) -> float:
         if self.started_at is None:
             return 0.0
-        return max(0.0, self.audio_ms - max(0.0, self._heard_until - self._clock()) * 1_000)
+        return max(0.0, self.audio_ms - max(0.0, self._heard_until - self.clock()) * 1_000)
 
     def finished(self, event: Finished[str]) -> Finished[str]:
         done = self._count(event)
-        if self._span is not None:
-            self._span.end(done)
+        if self.span is not None:
+            self.span.end(done)
         return done
 
     def _mark(self, what: str, at: float | None = None) -> None:
-        if self._span is not None:
-            self._span.mark(what, at)
+        if self.span is not None:
+            self.span.mark(what, at)
 
     def _count(self, event: Finished[str]) -> Finished[str]:
-        metrics = self._metrics
-        metrics.active.labels(self._transport).dec()
-        metrics.finished.labels(self._transport, event.reason).inc()
-        metrics.audio.labels(self._transport).inc(self.audio_ms / 1_000)
-        metrics.usage.audio.labels(metrics.usage.budget.name(self._owner)).inc(self.audio_ms / 1_000)
+        metrics = self.metrics
+        metrics.active.labels(self.transport).dec()
+        metrics.finished.labels(self.transport, event.reason).inc()
+        metrics.audio.labels(self.transport).inc(self.audio_ms / 1_000)
+        metrics.usage.audio.labels(metrics.usage.budget.name(self.owner)).inc(self.audio_ms / 1_000)
         if event.code is not None:
             (metrics.gave_way if event.gave_way else metrics.refused).labels(event.code).inc()
         for why in event.cut:
             metrics.cut.labels(why).inc()
         if self._cancelled_at is not None:
-            metrics.cancel.observe(self._clock() - self._cancelled_at)
+            metrics.cancel.observe(self.clock() - self._cancelled_at)
         if self._ttfa_s is None or not self.audio_ms:
             return replace(event, audio_ms=round(self.audio_ms))
         rtf = event.busy_ms / self.audio_ms

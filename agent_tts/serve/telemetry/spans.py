@@ -115,11 +115,7 @@ class ContextSpan:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     def mark(self, what: str, at: float | None = None) -> None:
-        """Record an event: received, text, submitted, started, first_audio or cancelled.
-
-        Args:
-            at: in seconds on the monotonic clock; None is now.
-        """
+        """Record received, text, submitted, started, first_audio or cancelled, `at` s of the monotonic clock or now."""
         at_ns = time.monotonic_ns() if at is None else round(at * 1e9)
         self._span.add_event(what, timestamp=self._offset_ns + at_ns)
 

@@ -20,10 +20,9 @@ _INSTALL = to_install("otel")
 
 
 def spans_of(telemetry: Telemetry, environ: Mapping[str, str] = os.environ, front: int | None = None) -> Spans | None:
-    """The maker of the node's spans; None where telemetry is off. Raises `SettingsError` without OpenTelemetry.
+    """The maker of the spans of a node, or of one of its several fronts by its number; None where telemetry is off.
 
-    Args:
-        front: number of this front, if it is one of several.
+    Raises `SettingsError` without OpenTelemetry.
     """
     variable = next((name for name in _ENDPOINTS if environ.get(name)), None)
     if (telemetry.endpoint is None and variable is None) or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":

@@ -26,21 +26,7 @@ from loguru import logger
 from agent_tts.serve.access.fair_queue import Flow
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.serve.token_bucket import TokenBucket
-from agent_tts.serve.transports.aiortc_private import (
-    CONNECT,
-    GATHER,
-    ON_RTCP,
-    ON_RTCP_PACKET,
-    ON_RTP,
-    ON_RTP_PACKET,
-    ON_SCTP,
-    SEND_SCTP,
-    forget_checks,
-    ice_of,
-    protocols_of,
-    receive_at_once,
-    receive_into,
-)
+from agent_tts.serve.transports import aiortc_private as private
 from agent_tts.serve.transports.datagrams import Hostile, dtls_records, kind_of, opus_ms, sctp_work
 from agent_tts.serve.transports.ice import server_name
 
@@ -139,20 +125,21 @@ class PeerGuard:
         sctp = connection.sctp
         assert sctp is not None, "an offer has a data channel"
         transport = sctp.transport  # of all sections: they are bundled
-        ice = ice_of(transport)
-        receive_into(ice, self._inbox)
-        self._replace(connection, CONNECT, self._connect)
-        self._replace(ice, GATHER, lambda _: Gatherer(ice, self._inbox, self.drop).gather)
-        self._replace(transport, ON_RTP, partial(self._checked, self._is_known_rtp, "audio"))
-        self._replace(transport, ON_RTCP, partial(self._checked, self._is_known_rtcp, "audio"))
-        self._replace(sctp, ON_SCTP, partial(self._checked, partial(self._is_sane_sctp, sctp), "sctp"))
-        self._replace(sctp, SEND_SCTP, _reliable)
+        ice = private.ice_of(transport)
+        private.receive_into(ice, self._inbox)
+        self._replace(connection, private.CONNECT, self._connect)
+        self._replace(ice, private.GATHER, lambda _: Gatherer(ice, self._inbox, self.drop).gather)
+        self._replace(transport, private.ON_RTP, partial(self._checked, self._is_known_rtp, "audio"))
+        self._replace(transport, private.ON_RTCP, partial(self._checked, self._is_known_rtcp, "audio"))
+        self._replace(sctp, private.ON_SCTP, partial(self._checked, partial(self._is_sane_sctp, sctp), "sctp"))
+        self._replace(sctp, private.SEND_SCTP, _reliable)
         for transceiver in connection.getTransceivers():
-            self._replace(transceiver.sender, ON_RTCP_PACKET, partial(self._checked, self._is_no_nack, None))
-            receive_at_once(transceiver.receiver)
-            self._replace(transceiver.receiver, ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
+            sender, receiver = transceiver.sender, transceiver.receiver
+            self._replace(sender, private.ON_RTCP_PACKET, partial(self._checked, self._is_no_nack, None))
+            private.receive_at_once(receiver)
+            self._replace(receiver, private.ON_RTP_PACKET, partial(self._checked, self._microphone(), "audio"))
         self._ties.callback(transport.remove_all_listeners)
-        self._ties.callback(forget_checks, ice)
+        self._ties.callback(private.forget_checks, ice)
 
     def _replace(self, owner: object, method: str, ours: Callable[[Any], object]) -> None:
         """Stand before a method of one object until the guard closes; `ours` makes what does, of the method."""
@@ -302,7 +289,7 @@ class Gatherer:
         """
         ice = self._connection
         sockets = [sock for address in addresses or [LOOPBACK] if (sock := await self._open(address, component))]
-        protocols_of(ice).extend(sockets)
+        private.protocols_of(ice).extend(sockets)
         asked: list[asyncio.Task[tuple[Candidate, StunProtocol | None]]] = []
         if ice.stun_server is not None:
             v4 = [sock for sock in sockets if ":" not in sock.local_candidate.host]
@@ -320,7 +307,7 @@ class Gatherer:
                 candidate, relay = task.result()
                 candidates.append(candidate)
                 if relay is not None:
-                    protocols_of(ice).append(relay)
+                    private.protocols_of(ice).append(relay)
         return candidates
 
     async def _open(self, address: str, component: int) -> PeerSocket | None:

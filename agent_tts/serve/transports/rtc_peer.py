@@ -8,14 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from aiortc import (
-    MediaStreamTrack,
-    RTCBundlePolicy,
-    RTCConfiguration,
-    RTCDataChannel,
-    RTCPeerConnection,
-    RTCSessionDescription,
-)
+import aiortc
 from loguru import logger
 
 from agent_tts.errors import Internal, SlowConsumer, UnsupportedProtocol
@@ -71,15 +64,14 @@ class SpeechConnection:
         microphone: bool = False,
     ) -> None:
         self.track = SpeechTrack(wake)
-        self.connection = RTCPeerConnection(
-            RTCConfiguration(iceServers=ice.servers(node.settings), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
-        )
+        config = aiortc.RTCConfiguration(ice.servers(node.settings), bundlePolicy=aiortc.RTCBundlePolicy.MAX_BUNDLE)
+        self.connection = aiortc.RTCPeerConnection(config)
         # It has turns of the event loop for what comes in.
         flow = Flow(node.fair_queue.share(client.key_id))
         self._longest = node.settings.limits.message_bytes
         self.guard = PeerGuard(self.connection, node.metrics, flow, self._longest)
         # The channel, None until the client has opened it; when it must be there; how many others were opened.
-        self.channel: RTCDataChannel | None = None
+        self.channel: aiortc.RTCDataChannel | None = None
         self._handshake_s = node.settings.timeouts.handshake_s
         self._channel_due = time.monotonic() + 3 * self._handshake_s
         self._strays = 0
@@ -98,7 +90,7 @@ class SpeechConnection:
         )
 
     @property
-    def microphone(self) -> MediaStreamTrack | None:
+    def microphone(self) -> aiortc.MediaStreamTrack | None:
         """The client's voice; None before the answer, or if it sends none."""
         return self._transceiver.receiver.track
 
@@ -110,7 +102,7 @@ class SpeechConnection:
         self.track.dtx = offer.dtx
         try:
             async with asyncio.timeout(self._handshake_s):
-                await self.connection.setRemoteDescription(RTCSessionDescription(sdp=offer.sdp, type="offer"))
+                await self.connection.setRemoteDescription(aiortc.RTCSessionDescription(sdp=offer.sdp, type="offer"))
                 await self.connection.setLocalDescription(await self.connection.createAnswer())
         except TimeoutError:
             raise Internal("the answer to the offer took too long") from None
@@ -129,7 +121,7 @@ class SpeechConnection:
         if self.connection.connectionState in ("failed", "closed"):
             self._on_fault(f"the connection is {self.connection.connectionState}")
 
-    def _take_channel(self, channel: RTCDataChannel) -> None:
+    def _take_channel(self, channel: aiortc.RTCDataChannel) -> None:
         if self.channel is not None or self._label not in (None, channel.label):
             if self._label is not None:
                 error = UnsupportedProtocol(f"a peer speaks on one data channel, labelled {self._label}")
@@ -192,10 +184,7 @@ class RtcPeer:
         self._task = asyncio.create_task(self._live(), name=f"peer {self.id}")
 
     async def answer(self, offer: Offer) -> str:
-        """Negotiate; returns the SDP of the answer, with all of the node's candidates.
-
-        After an error or a cancellation the caller must close the peer.
-        """
+        """See `SpeechConnection.answer`."""
         self._adapter.max_message = offer.max_message
         return await self._peer.answer(offer)
 
@@ -275,7 +264,7 @@ class RtcPeer:
                     self.hang_up(self._session.closing[1])
             await self._wake.wait()
 
-    def _send_some(self, channel: RTCDataChannel) -> None:
+    def _send_some(self, channel: aiortc.RTCDataChannel) -> None:
         """Send a slice of what the session has; the wake is set if that was not all."""
         while channel.readyState == "open" and channel.bufferedAmount < MAX_BUFFERED:
             event = self._session.poll()
@@ -295,7 +284,7 @@ class RtcPeer:
         elif self._full_since is None:
             self._full_since = time.monotonic()
 
-    async def _linger(self, channel: RTCDataChannel) -> None:
+    async def _linger(self, channel: aiortc.RTCDataChannel) -> None:
         """Wait for the engine's last events, and send the last messages. aiortc does not tell when they are sent."""
         channel.bufferedAmountLowThreshold = 0
         with contextlib.suppress(TimeoutError):

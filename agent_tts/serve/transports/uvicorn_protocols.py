@@ -481,15 +481,11 @@ class NodeConfig(uvicorn.Config):
     def __init__(self, app: FastAPI, settings: Settings, contents: FileContents | None = None) -> None:
         require("uvicorn", _NAMES)
         require("websockets", {Protocol: "max_message_size"})
-        self.tls = server_context(settings.tls, contents)
         super().__init__(
             app,
             http=HttpProtocol,
             ws=WebSocketProtocol,
-            ws_max_size=settings.limits.message_bytes,
             ws_per_message_deflate=False,
-            ws_ping_interval=settings.timeouts.ping_s,
-            ws_ping_timeout=settings.timeouts.ping_s,
             timeout_graceful_shutdown=SHUTDOWN_S,
             access_log=False,
             log_config=None,
@@ -498,13 +494,12 @@ class NodeConfig(uvicorn.Config):
             proxy_headers=False,
             server_header=False,
         )
-        self.settings = settings
         self.fair_queue = app.state.node.fair_queue
-        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(connections(settings) + SPARE_CONNECTIONS)
-        # File descriptors that may be open, and those of them that are no connection's, as of the last count.
-        self._room_for_files = open_files.room()
+        self.table: ConnectionTable[asyncio.Transport] = ConnectionTable(SPARE_CONNECTIONS)
+        # Files that are open and are no connection's, as of the last count.
         self._other_files = 0
         self._given_way = app.state.node.metrics.connections_given_way
+        self.use(settings, server_context(settings.tls, contents))
 
     def use(self, settings: Settings, tls: ssl.SSLContext | None) -> None:
         """Take the limits and deadlines of these settings; new connections have all of them."""
@@ -512,7 +507,7 @@ class NodeConfig(uvicorn.Config):
         self.ws_max_size = settings.limits.message_bytes
         self.ws_ping_interval = self.ws_ping_timeout = settings.timeouts.ping_s
         self.table.room = connections(settings) + SPARE_CONNECTIONS
-        self._room_for_files = open_files.room()
+        self._room_for_files = open_files.room()  # file descriptors that may be open
 
     def count_files(self) -> None:
         """Count what else is open: WebRTC peers, pipes of engines."""

@@ -399,7 +399,7 @@ def test_what_waits_for_speech_is_translated_in_slices(kind: str, monkeypatch: p
         peer.talk.turn(1, 0.1)
         peer.take(1)
     assert commands == []
-    monkeypatch.setattr(peer.session, "_clock", lambda: 0.0)  # the slice has time for all
+    monkeypatch.setattr(peer.session, "clock", lambda: 0.0)  # the slice has time for all
     peer.session.go_on()
     assert [type(command) for command in commands] == [Append] * (FOLLOWING // 2)
     for message in ends:

@@ -65,13 +65,13 @@ def stored(tmp_path: Path) -> Dictionaries:
 def test_another_process_sees_a_change(stored: Dictionaries, tmp_path: Path) -> None:
     other = Dictionaries(tmp_path / "dictionaries", 3)
     made = stored.add("mine", [NGINX], "of servers")
-    assert other.get(made.id) == made
+    assert other.records.by_id(made.id) == made
     changed = other.change(made.id, name="yours", rules=[Rule("GIF", "dʒ|ɪ|f", "ipa")])
-    assert stored.get(made.id) == changed
+    assert stored.records.by_id(made.id) == changed
     assert [entry.ipa for entry in stored.lexicon([(made.id, None)]).entries] == ["dʒɪf"]
-    stored.delete(made.id)
+    stored.records.delete(made.id)
     with pytest.raises(UnknownDictionary):
-        other.get(made.id)
+        other.records.by_id(made.id)
     assert other.all() == []
 
 
@@ -83,7 +83,7 @@ def test_rules_that_are_added_at_once_all_count(stored: Dictionaries, tmp_path: 
     with ThreadPoolExecutor(8) as pool:
         for number, word in enumerate(words):
             pool.submit(both[number % 2].change, made.id, rules=[Rule(word, "it")], instead_of={word})
-    assert {rule.written for rule in stored.get(made.id).latest.rules} == {"nginx", *words}
+    assert {rule.written for rule in stored.records.by_id(made.id).latest.rules} == {"nginx", *words}
 
 
 def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_a_deletion_waits_for_a_change_of_another_process(stored: Dictionaries, 
     made = stored.add("mine", [NGINX])
     with ThreadPoolExecutor(1) as threads:
         with FileLock(tmp_path / "dictionaries" / ".lock"):
-            deletion = threads.submit(stored.delete, made.id)
+            deletion = threads.submit(stored.records.delete, made.id)
             with pytest.raises(TimeoutError):
                 deletion.result(0.1)
         deletion.result(5)
     with pytest.raises(UnknownDictionary):
-        stored.get(made.id)
+        stored.records.by_id(made.id)
 
 
 def test_compiled_rules_are_kept_up_to_a_number_of_characters(
@@ -120,7 +120,7 @@ def test_a_file_is_made_a_dictionary_once_however_often_it_is_read_after_a_chang
     other = Dictionaries(tmp_path / "dictionaries", 3)
     made = stored.add("mine", [NGINX])
     read: list[bytes] = []
-    shape: Any = other._records._shape
+    shape: Any = other.records._shape
 
     class Counted:
         dump_json = shape.dump_json
@@ -129,14 +129,14 @@ def test_a_file_is_made_a_dictionary_once_however_often_it_is_read_after_a_chang
             read.append(data)
             return shape.validate_json(data)
 
-    monkeypatch.setattr(other._records, "_shape", Counted())
-    assert [other.get(made.id) for _ in range(3)] == [made] * 3
+    monkeypatch.setattr(other.records, "_shape", Counted())
+    assert [other.records.by_id(made.id) for _ in range(3)] == [made] * 3
     assert len(read) == 1
     changed = other.change(made.id, name="ours")
-    assert other.get(made.id) == changed
+    assert other.records.by_id(made.id) == changed
     assert len(read) == 1
     changed = stored.change(made.id, name="theirs")
-    assert [other.get(made.id) for _ in range(2)] == [changed] * 2
+    assert [other.records.by_id(made.id) for _ in range(2)] == [changed] * 2
     assert len(read) == 2
 
 
@@ -207,9 +207,9 @@ def test_a_key_in_small_letters_may_begin_a_sentence(stored: Dictionaries) -> No
 @pytest.mark.parametrize("name", ["", "..", "../etc/passwd", "0" * 19, "0" * 20 + "/", "A" * 20])
 def test_an_id_is_no_path(stored: Dictionaries, name: str) -> None:
     with pytest.raises(UnknownDictionary):
-        stored.get(name)
+        stored.records.by_id(name)
     with pytest.raises(UnknownDictionary):
-        stored.delete(name)
+        stored.records.delete(name)
 
 
 def test_limits(stored: Dictionaries) -> None:
