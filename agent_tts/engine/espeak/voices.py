@@ -11,6 +11,7 @@ import espeakng_loader
 from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
 from agent_tts.options import NamedVoice, ResolvedVoice
+from agent_tts.text.data import data
 from agent_tts.voices import LANGUAGES
 
 # Variants of every voice, with their descriptions.
@@ -22,10 +23,7 @@ VARIANTS = {
 }
 
 # Variants for voice names of other engines.
-LIKE = {"alloy": "m6", "ash": "m1", "ballad": "m2", "cedar": "m3", "coral": "f1", "echo": "m4", "fable": "m5"}
-LIKE |= {"marin": "f2", "nova": "f3", "onyx": "m7", "sage": "f4", "shimmer": "f5", "verse": "m8", "vivian": "f2"}
-LIKE |= {"serena": "f3", "uncle_fu": "m7", "ryan": "m3", "aiden": "m1", "ono_anna": "f4", "sohee": "steph"}
-LIKE |= {"eric": "m4", "dylan": "m8"}
+LIKE: dict[str, str] = data("languages", Path(__file__).parent)["like"]
 
 # Codes that differ in espeak-ng.
 OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
