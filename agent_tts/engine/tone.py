@@ -214,11 +214,7 @@ class Fault:
 
     @classmethod
     def parse(cls, instructions: str | None) -> Fault | None:
-        """The fault that the instructions ask for, or None.
-
-        Raises:
-            ValueError: there is no such fault.
-        """
+        """The fault that the instructions ask for, or None. Raises ValueError: there is no such fault."""
         if not instructions or not instructions.startswith("fault:"):
             return None
         kind, _, at = instructions.removeprefix("fault:").partition("@")

@@ -198,10 +198,9 @@ class RowChanges:
         state, admissions, texts = self._state, self._admissions, self._texts
         prefixes, self._prefixes, self._admissions, self._texts = self._prefixes, {}, {}, {}
         if prefixes:
-            parts = list(prefixes.values())
-            write = partial(_write_prefixes, state, [part.keys for part in parts], [part.values for part in parts])
+            keys, values = (_joined([getattr(part, name) for part in prefixes.values()]) for name in ("keys", "values"))
             positions = np.concatenate([self._positions(row, part) for row, part in prefixes.items()])
-            writes.add(write, state.cache.places(positions))
+            writes.add(partial(state.cache.write, keys=keys, values=values), state.cache.places(positions))
         if admissions:
             starts = [admission.start for admission in admissions.values()]
             writes.add(
@@ -227,10 +226,6 @@ class RowChanges:
             return self._allocator.positions(row, length)
         assert self._state.cache.contiguous, "only the allocator knows where its rows are"
         return row * self._state.cache.block_size + np.arange(length)
-
-
-def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor], places: Tensor) -> None:
-    state.cache.write(places, _joined(keys), _joined(values))
 
 
 def _write_admissions(

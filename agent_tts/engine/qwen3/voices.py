@@ -69,11 +69,7 @@ class Qwen3Voices:
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
 
     def choose(self, options: EngineOptions) -> ModelVoice:
-        """The voice and the model of a request.
-
-        Raises:
-            Unsupported: no model here speaks it.
-        """
+        """The voice and the model of a request. Raises Unsupported: no model here speaks it."""
         voice = options.voice or self._default
         kind: VoiceKind = "cloned"
         instructions = ""  # a cloning model takes none
