@@ -11,8 +11,10 @@ import espeakng_loader
 from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
 from agent_tts.options import NamedVoice, ResolvedVoice
-from agent_tts.text.data import data
+from agent_tts.text.data import data, words
 from agent_tts.voices import LANGUAGES
+
+_DATA = data("languages", Path(__file__).parent)
 
 # Variants of every voice, with their descriptions.
 VARIANTS = {
@@ -23,17 +25,13 @@ VARIANTS = {
 }
 
 # Variants for voice names of other engines.
-LIKE: dict[str, str] = data("languages", Path(__file__).parent)["like"]
+LIKE: dict[str, str] = _DATA["like"]
 
 # Codes that differ in espeak-ng.
 OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
 OTHER_CODES |= dict.fromkeys(("en-au", "en-ie", "en-in", "en-nz", "en-za"), "en-gb")  # they write the day first, too
 # Regions without a voice of their own, which get the language's.
-REGIONS = (
-    *("ar-sa", "cs-cz", "da-dk", "de-at", "de-ch", "de-de", "el-gr", "en-au", "en-ca", "en-ie", "en-in", "en-nz"),
-    *("en-za", "es-es", "fi-fi", "fr-ca", "he-il", "hi-in", "hu-hu", "id-id", "it-it", "ja-jp", "ko-kr", "nb-no"),
-    *("nl-be", "nl-nl", "pl-pl", "pt-pt", "ro-ro", "ru-ru", "sk-sk", "sv-se", "th-th", "tr-tr", "uk-ua", "vi-vn"),
-)
+REGIONS = words(_DATA["regions"])
 
 
 @dataclass(frozen=True, slots=True)
