@@ -113,9 +113,7 @@ class Window:
     mask: Tensor  # bool[B, 1, T, span]
 
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
-        """What a call reads of a layer's [blocks, size, heads, head_dim], its `own` included: [B, span, heads,
-        head_dim].
-        """
+        """What it reads of a layer [blocks, size, heads, head_dim], its `own` included: [B, span, heads, head_dim]."""
         if self.span is None:
             return own
         rows = layer[: len(self.blocks)] if self.read is None else layer[self.read].flatten(1, 2)

@@ -70,9 +70,7 @@ def queued(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
 
 
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
-    each.
-    """
+    """Arrays on the device, of the same shapes, by one copy: to split types takes longer than eight bytes for each."""
     sent = torch.split(queued(arrays, device), [array.size for array in arrays])
     return [whole if array.ndim == 1 else whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]
 
@@ -168,9 +166,7 @@ class RowChanges:
         self._prefixes[row] = prefix
 
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
-        """Gives a row, emptied, to a request: its prefix is of `positions`; the codec side of its first frame is
-        `start` [H].
-        """
+        """Gives a row, emptied, to a request: prefix of `positions`, and `start` [H], its first frame's codec side."""
         self._admissions[row] = _Admission(positions, sampling, start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0

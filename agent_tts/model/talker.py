@@ -62,9 +62,7 @@ class Talker(Transformer):
         rows: Tensor | None = None,
         prompts: PromptPositions | None = None,
     ) -> Tensor:
-        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H]. A row that pauses is at the padding
-        position.
-        """
+        """A position of the rows int64[B], or of all: x [B, H] -> [B, H]. A row pauses at the padding position."""
         assert prompts is None, "modules compute every prompt alone"
         span = cache.padding_position  # a position that is used is below the padding position
         return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]
