@@ -276,8 +276,8 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None =
 
     Without a mask, each step looks at all steps up to its own.
     """
-    heads = (part.transpose(1, 2) for part in (query, keys, values))
-    return F.scaled_dot_product_attention(*heads, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+    query, keys, values = (part.transpose(1, 2) for part in (query, keys, values))
+    return F.scaled_dot_product_attention(query, keys, values, mask, is_causal=mask is None).transpose(1, 2)
 
 
 class Quantizer(nn.Module):

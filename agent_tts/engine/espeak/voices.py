@@ -17,12 +17,7 @@ from agent_tts.voices import LANGUAGES
 _DATA = data("languages", Path(__file__).parent)
 
 # Variants of every voice, with their descriptions.
-VARIANTS = {
-    **{name: f"woman {number}" for number, name in enumerate(("f1", "f2", "f3", "f4", "f5", "steph"), start=1)},
-    **{f"m{number}": f"man {number}" for number in range(1, 9)},
-    "whisper": "whisper",
-    "croak": "croak",
-}
+VARIANTS: dict[str, str] = _DATA["variants"]
 
 # Variants for voice names of other engines.
 LIKE: dict[str, str] = _DATA["like"]
