@@ -51,11 +51,6 @@ def languages() -> tuple[EspeakLanguage, ...]:
     return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
 
 
-@lru_cache(maxsize=1)
-def variants() -> frozenset[str]:
-    return frozenset(path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file())
-
-
 def _language(path: Path) -> EspeakLanguage | None:
     attributes = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines()]
     pairs = [(key, value.strip()) for key, value in (each for each in attributes if len(each) == 2)]
@@ -82,7 +77,8 @@ class EspeakVoices:
         self._by_code: dict[str, EspeakLanguage] = {}
         for language in languages():
             self._by_code.setdefault(language.code, language)
-        self._variants = tuple(name for name in VARIANTS if name in variants())
+        installed = {path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file()}
+        self._variants = tuple(name for name in VARIANTS if name in installed)
         self._default = default
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):
