@@ -21,15 +21,7 @@ from dataclasses import replace
 
 from agent_tts.engine.estimates import Estimates
 from agent_tts.engine.requests import FRAME_S, Policy, Request, take_held
-from agent_tts.messages import (
-    Cancel,
-    Finished,
-    Flush,
-    Open,
-    RequestEvent,
-    Started,
-    StepCommand,
-)
+from agent_tts.messages import Cancel, Finished, Flush, Open, RequestEvent, Started, StepCommand
 from agent_tts.options import EngineOptions
 
 # While others wait: the longest pause in the text of a request that keeps its slot, longer than those of a language

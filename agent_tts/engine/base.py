@@ -48,7 +48,6 @@ class Engine(Protocol):
         where steps overlap. Exact times of words come before the audio in which they start, `Flushed` right after the
         audio before its flush. A step must be shorter than a frame (80 ms).
         """
-        ...
 
     def next_step_in_s(self) -> float | None:
         """None if all events have been given; otherwise the seconds after which to call `step` again.
@@ -68,7 +67,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free everything. Idempotent."""
-        ...
 
 
 class NotFinite(ArithmeticError):

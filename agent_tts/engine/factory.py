@@ -31,11 +31,7 @@ def chosen_engine(settings: Settings) -> str:
 
 
 def create_engine(settings: Settings) -> Engine:
-    """Load the configured engine.
-
-    Raises:
-        SettingsError: it cannot run here; the message says what to do.
-    """
+    """Load the configured engine. Raises SettingsError: it cannot run here; the message says what to do."""
     name = chosen_engine(settings)
     if settings.watermark != "none" and name != "qwen3":
         raise SettingsError(f"watermark: only the engine qwen3 marks its speech, this node's is {name}: leave it out")

@@ -28,8 +28,8 @@ from agent_tts.messages import (
 )
 from agent_tts.options import EngineOptions
 from agent_tts.text.chars import SOUND
-from agent_tts.text.directives import Directives, in_letters
-from agent_tts.text.feed import Reading, TextFeed, Unit, spelled
+from agent_tts.text.directives import in_letters
+from agent_tts.text.feed import TextFeed, Unit, spelled
 
 READ_CHARS = 128  # of text at once: digits that are spoken as words take eight times as long as words
 READ_S = 0.005  # of a step, for the texts of all slots; those that are left read theirs in the next steps
@@ -122,26 +122,15 @@ class Outlet:
 
 
 class SlotFeed(Feed, Outlet):
-    """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener.
+    """One request's text and audio: units out to the engine, which writes their samples; frames out to the listener."""
 
-    `directives` are those that have an effect.
-    """
-
-    def __init__(
-        self,
-        opened: Opened,
-        slot: int,
-        reading: Reading,
-        first_words: int = 2,
-        directives: Directives | None = None,
-        each_word: Callable[[str | None], bool] = lambda code: False,
-    ) -> None:
+    def __init__(self, opened: Opened, slot: int, text: TextFeed) -> None:
+        """`text` cuts it into units that later text cannot change."""
         Feed.__init__(self, opened, slot)
         Outlet.__init__(self, opened.id)
         # What the engine has to speak next, in order.
         self.pending: deque[Unit | Point] = deque()
-        # Cuts the text into units that later text cannot change.
-        self._text = TextFeed(reading, first_words=first_words, directives=directives, each_word=each_word)
+        self._text = text
 
     def read(self, now: float) -> deque[Unit | Point]:
         """`pending`. If nothing waits, this reads one chunk of the text, which may yield nothing to speak yet."""

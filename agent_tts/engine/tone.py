@@ -31,7 +31,7 @@ from agent_tts.engine_info import FRAME_SAMPLES, SAMPLE_RATE, EngineInfo, Voice
 from agent_tts.messages import End, Finished, StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.directives import Ability, Directives
-from agent_tts.text.feed import Reading, Unit
+from agent_tts.text.feed import Reading, TextFeed, Unit
 from agent_tts.voices import LANGUAGES, OPENAI_VOICES, QWEN_VOICES
 
 TONES_HZ = (220, 440, 660, 880, 1_320)
@@ -72,7 +72,6 @@ class ToneEngine(Engine):
         return new
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
 
 
@@ -82,7 +81,8 @@ class _ToneRequest:
     def __init__(self, opened: Opened, slot: int, settings: Tone, levels: Levels) -> None:
         options = opened.options
         language = "en" if options.language == "auto" else options.language
-        self.feed = SlotFeed(opened, slot, Reading.of(options, language), directives=Directives(PERFORMS))
+        text = TextFeed(Reading.of(options, language), directives=Directives(PERFORMS))
+        self.feed = SlotFeed(opened, slot, text)
         # The scripted fault; None if there is none or none is allowed.
         self._fault = Fault.parse(options.instructions) if settings.scripted_faults else None
         # Samples of a character at the request's own speed, and how the present part differs from it.
@@ -214,11 +214,7 @@ class Fault:
 
     @classmethod
     def parse(cls, instructions: str | None) -> Fault | None:
-        """The fault that the instructions ask for, or None.
-
-        Raises:
-            ValueError: there is no such fault.
-        """
+        """The fault that the instructions ask for, or None. Raises ValueError: there is no such fault."""
         if not instructions or not instructions.startswith("fault:"):
             return None
         kind, _, at = instructions.removeprefix("fault:").partition("@")

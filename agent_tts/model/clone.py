@@ -16,6 +16,7 @@ import math
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -23,32 +24,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_tts.model.codec import Codebook, LayerScale
+from agent_tts.model.codec import Codebook, CodecTransformerLayer, attention
 from agent_tts.model.config import FRAME_SAMPLES, SAMPLE_RATE, ModelConfig, SpeakerConfig, TransformerConfig
 from agent_tts.model.entries import CheckpointError, JsonObject
-from agent_tts.model.layers import Projections, Rope, rotate
+from agent_tts.model.layers import rope
 from agent_tts.model.weights import CODEC, MODEL, Loadable, build, plan
 
 FFT_SIZE = 1024  # samples, of the window too
 HOP = 256  # samples
 
 
-class LogMel(nn.Module):
+def log_mel(waveform: Tensor, bands: int) -> Tensor:
     """The log mel spectrogram: waveform [N] -> [bands, N // HOP], mirrored at its ends; N > (FFT_SIZE - HOP) / 2."""
-
-    def __init__(self, bands: int) -> None:
-        super().__init__()
-        self.filters: Tensor  # [bands, FFT_SIZE / 2 + 1]
-        self.window: Tensor  # [FFT_SIZE]
-        self.register_buffer("filters", slaney_filters(bands), persistent=False)
-        self.register_buffer("window", torch.hann_window(FFT_SIZE), persistent=False)
-
-    def forward(self, waveform: Tensor) -> Tensor:
-        margin = (FFT_SIZE - HOP) // 2
-        x = F.pad(waveform[None], (margin, margin), mode="reflect")[0]
-        spectrum = torch.stft(x, FFT_SIZE, HOP, window=self.window, center=False, return_complex=True)
-        magnitude = (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
-        return (self.filters @ magnitude).clamp(min=1e-5).log()
+    margin = (FFT_SIZE - HOP) // 2
+    x = F.pad(waveform[None], (margin, margin), mode="reflect")[0]
+    window = torch.hann_window(FFT_SIZE, device=x.device)
+    spectrum = torch.stft(x, FFT_SIZE, HOP, window=window, center=False, return_complex=True)
+    magnitude = (torch.view_as_real(spectrum).square().sum(-1) + 1e-9).sqrt()
+    return (slaney_filters(bands).to(x.device) @ magnitude).clamp(min=1e-5).log()
 
 
 def slaney_filters(bands: int) -> Tensor:
@@ -149,7 +142,7 @@ class SpeakerEncoder(Loadable):
         super().__init__()
         first, *blocks, last = zip(config.enc_channels, config.enc_kernel_sizes, config.enc_dilations, strict=True)
         channels = last[0]
-        self.mel = LogMel(config.mel_dim)
+        self.bands = config.mel_dim
         self.blocks = nn.ModuleList(
             [TimeDelay(config.mel_dim, *first), *(SpeakerBlock(*shape, config) for shape in blocks)]
         )
@@ -159,7 +152,7 @@ class SpeakerEncoder(Loadable):
 
     def forward(self, waveform: Tensor) -> Tensor:
         first, *blocks = self.blocks
-        x = first(self.mel(waveform))
+        x = first(log_mel(waveform, self.bands))
         heard = []
         for block in blocks:
             x = block(x)
@@ -247,26 +240,11 @@ class EncoderResidual(nn.Module):
         return x + self.block(x)
 
 
-class EncoderLayer(nn.Module):
-    """[1, T, C] -> [1, T, C]."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        channels, inner = config.hidden_size, config.intermediate_size
-        self.input_layernorm = nn.LayerNorm(channels, config.norm_eps)
-        self.self_attn = Projections(config, bias=False)
-        self.self_attn_layer_scale = LayerScale(channels)
-        self.post_attention_layernorm = nn.LayerNorm(channels, config.norm_eps)
-        widen, narrow = nn.Linear(channels, inner, bias=False), nn.Linear(inner, channels, bias=False)
-        self.mlp = nn.Sequential(OrderedDict(fc1=widen, gelu=nn.GELU(), fc2=narrow))
-        self.mlp_layer_scale = LayerScale(channels)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        query, key, value = (heads.transpose(1, 2) for heads in self.self_attn.heads(self.input_layernorm(x)))
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.self_attn_layer_scale(self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2)))
-        return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
+def encoder_layer(config: EncoderConfig) -> CodecTransformerLayer:
+    channels, inner = config.hidden_size, config.intermediate_size
+    widen, narrow = nn.Linear(channels, inner, bias=False), nn.Linear(inner, channels, bias=False)
+    mlp = nn.Sequential(OrderedDict(fc1=widen, gelu=nn.GELU(), fc2=narrow))
+    return CodecTransformerLayer(config, partial(nn.LayerNorm, channels, config.norm_eps), mlp, bias=False)
 
 
 class ResidualQuantizer(nn.Module):
@@ -277,13 +255,11 @@ class ResidualQuantizer(nn.Module):
         size, dim = config.codebook_size, config.vector_quantization_hidden_dimension
         self.input_proj = nn.Conv1d(config.hidden_size, dim, 1, bias=False)
         self.codebooks = nn.ModuleList(Codebook(size, dim) for _ in range(codebooks))
-        self._every: Tensor  # int64[size]
-        self.register_buffer("_every", torch.arange(size), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         left, codes = self.input_proj(x).T, []
         for codebook in self.codebooks:
-            vectors = codebook(self._every)
+            vectors = codebook(slice(None))
             codes.append(torch.cdist(left, vectors).argmin(-1))
             left = left - vectors[codes[-1]]
         return torch.stack(codes, dim=1)
@@ -301,9 +277,9 @@ class CodecEncoder(Loadable):
             width *= 2
         layers += [nn.ELU(), StridedConv(width, channels, 3)]
         self.encoder = nn.ModuleDict({"layers": nn.Sequential(*layers)})
-        blocks = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.shape = config
+        blocks = nn.ModuleList(encoder_layer(config) for _ in range(config.num_hidden_layers))
         self.encoder_transformer = nn.ModuleDict({"layers": blocks})
-        self.rope = Rope(config.head_dim, config.rope_theta)
         self.downsample = StridedConv(channels, channels, 4, 2, repeats_ends=True)
         # The first, semantic code has a projection of its own.
         first_code, others = ResidualQuantizer(1, config), ResidualQuantizer(codebooks - 1, config)
@@ -312,11 +288,9 @@ class CodecEncoder(Loadable):
 
     def forward(self, waveform: Tensor) -> Tensor:
         x = self.encoder["layers"](waveform[None]).T[None]
-        cos, sin = (
-            turn.transpose(1, 2) for turn in self.rope(torch.arange(x.shape[1], device=x.device)[None], x.dtype)
-        )
+        cos, sin = rope(torch.arange(x.shape[1], device=x.device)[None], self.shape, x.dtype)
         for layer in self.encoder_transformer["layers"].children():
-            x = layer(x, cos, sin)
+            x = layer(x, attention, cos, sin)
         frames = self.downsample(x[0].T)
         return torch.cat([quantizer(frames) for quantizer in self.quantizer.values()], dim=1)
 

@@ -13,35 +13,23 @@ own rate, C channels.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_tts.model.config import CodecConfig
-from agent_tts.model.layers import MLP, Projections, RMSNorm, Rope, rotate
+from agent_tts.model.config import CodecConfig, TransformerConfig
+from agent_tts.model.layers import MLP, Projections, RMSNorm, rope, rotate
 from agent_tts.model.weights import Loadable
 
 # Prefixes in speech_tokenizer/model.safetensors of what only encoding needs.
 ENCODING = ("encoder.", "decoder.quantizer.rvq_first.input_proj.", "decoder.quantizer.rvq_rest.input_proj.")
-
-
-class Past(Protocol):
-    """What precedes the inputs of one forward pass."""
-
-    # int64[1 or B, T]: the positions of the frames, counted from the start of the clip or stream.
-    positions: Tensor
-
-    def extend(self, history: History, x: Tensor) -> Tensor:
-        """[B, C, T] -> [B, C, size + T]: prepends the inputs of the history."""
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Arguments and result [B, T, heads, head_dim]: a frame attends to the window that ends with it."""
 
 
 class History(nn.Module):
@@ -182,29 +170,15 @@ class LayerScale(nn.Module):
         return self.scale * x
 
 
-class CodecAttention(Projections):
-    """[B, T, C] -> [B, T, C]: as many key as query heads, no norm on either."""
-
-    def __init__(self, layer: int, config: CodecConfig) -> None:
-        super().__init__(config, bias=config.attention_bias)
-        self.layer = layer
-
-    def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [B, T, C]; cos and sin [1 or B, T, 1, head_dim]."""
-        query, key, value = self.heads(x)
-        mixed = past.attend(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value)
-        return self.o_proj(mixed.flatten(2))
-
-
 class Codebook(nn.Module):
-    """Codes [B, T] -> vectors [B, T, D]: means, stored as a sum and a count."""
+    """Codes [B, T] -> vectors [B, T, D], or a slice of all codes: means, stored as a sum and a count."""
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
         self.cluster_usage = nn.Parameter(torch.ones(size))
         self.embedding_sum = nn.Parameter(torch.empty(size, dim))
 
-    def forward(self, codes: Tensor) -> Tensor:
+    def forward(self, codes: Tensor | slice) -> Tensor:
         return self.embedding_sum[codes] / self.cluster_usage[codes].clamp(min=1e-5)[..., None]
 
 
@@ -251,7 +225,7 @@ class NextFrame:
         self._rows = torch.arange(all_rows, device=state.position.device) if rows is None else rows
         position = state.position[self._rows]
         self._slot = position % window
-        self.positions = position[:, None]
+        self.positions = position[:, None]  # int64[B, 1], counted from the start of the stream
         # bool[B, 1, 1, window]: the slots that the stream has written, this frame's included.
         self._written = (slots <= self.positions)[:, None, None]
 
@@ -260,6 +234,7 @@ class NextFrame:
         self._state.position[self._rows] = self.positions[:, 0] + run
 
     def extend(self, history: History, x: Tensor) -> Tensor:
+        """[B, C, T] -> [B, C, size + T]: prepends the inputs of the history."""
         ring = self._state.histories[history.index]
         steps = torch.arange(-history.size, history.rate, device=x.device)
         times = self.positions * history.rate + steps  # [rows, size + T], counted from the start of the stream
@@ -268,12 +243,13 @@ class NextFrame:
         return ring[rows, slots].masked_fill(times[..., None] < 0, 0).transpose(1, 2)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Arguments and result [B, T, heads, head_dim]: a frame attends to the window that ends with it."""
         keys, values = self._state.keys[layer], self._state.values[layer]
         keys[self._rows, self._slot] = key[:, 0]
         values[self._rows, self._slot] = value[:, 0]
         if not self._all:
             keys, values = keys[self._rows], values[self._rows]
-        return _attention(query, keys, values, self._written)
+        return attention(query, keys, values, self._written)
 
 
 class WholeClip:
@@ -282,22 +258,26 @@ class WholeClip:
     def __init__(self, frames: int, window: int, device: torch.device) -> None:
         positions = torch.arange(frames, device=device)
         age = positions[:, None] - positions
-        self.positions = positions[None]
+        self.positions = positions[None]  # int64[1, T]
         self._seen = (age >= 0) & (age < window)  # bool[T, T]: the frames (columns) that a frame (row) looks at
 
     def extend(self, history: History, x: Tensor) -> Tensor:
         return F.pad(x, (history.size, 0))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return _attention(query, key, value, self._seen)
+        return attention(query, key, value, self._seen)
 
 
-def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Queries [B, T, heads, head_dim] over keys and values [B, S, heads, head_dim], masked by bool[..., T, S]."""
-    out = F.scaled_dot_product_attention(
-        query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
-    )
-    return out.transpose(1, 2)
+Past = NextFrame | WholeClip  # what precedes the inputs of one forward pass
+
+
+def attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Queries [B, T, heads, head_dim] over keys and values [B, S, heads, head_dim], masked by bool[..., T, S].
+
+    Without a mask, each step looks at all steps up to its own.
+    """
+    query, keys, values = (part.transpose(1, 2) for part in (query, keys, values))
+    return F.scaled_dot_product_attention(query, keys, values, mask, is_causal=mask is None).transpose(1, 2)
 
 
 class Quantizer(nn.Module):
@@ -315,20 +295,20 @@ class Quantizer(nn.Module):
 
 
 class CodecTransformerLayer(nn.Module):
-    """[B, T, C] -> [B, T, C]."""
+    """[B, T, C] -> [B, T, C], of decoder and encoder: as many key as query heads, no norm on either."""
 
-    def __init__(self, layer: int, config: CodecConfig) -> None:
+    def __init__(self, shape: TransformerConfig, norm: Callable[[], Any], mlp: Any, *, bias: bool) -> None:
         super().__init__()
-        channels, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = RMSNorm(channels, eps)
-        self.self_attn = CodecAttention(layer, config)
-        self.self_attn_layer_scale = LayerScale(channels)
-        self.post_attention_layernorm = RMSNorm(channels, eps)
-        self.mlp = MLP(config)
-        self.mlp_layer_scale = LayerScale(channels)
+        self.input_layernorm, self.post_attention_layernorm = norm(), norm()
+        self.self_attn = Projections(shape, bias=bias)
+        self.self_attn_layer_scale, self.mlp_layer_scale = LayerScale(shape.hidden_size), LayerScale(shape.hidden_size)
+        self.mlp = mlp
 
-    def forward(self, x: Tensor, past: Past, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn_layer_scale(self.self_attn(self.input_layernorm(x), past, cos, sin))
+    def forward(self, x: Tensor, attend: Callable[..., Tensor], cos: Tensor, sin: Tensor) -> Tensor:
+        """cos and sin [1 or B, T, 1, head_dim]; `attend` is that of a `Past` in this layer, or `attention`."""
+        query, key, value = self.self_attn.heads(self.input_layernorm(x))
+        mixed = attend(rotate(query, cos, sin), rotate(key, cos, sin), value)
+        x = x + self.self_attn_layer_scale(self.self_attn.o_proj(mixed.flatten(2)))
         return x + self.mlp_layer_scale(self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -337,17 +317,21 @@ class CodecTransformer(nn.Module):
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
-        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.shape = config
         self.input_proj = nn.Linear(config.latent_dim, config.hidden_size)
-        self.layers = nn.ModuleList([CodecTransformerLayer(layer, config) for layer in range(config.num_hidden_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(
+            CodecTransformerLayer(config, norm, MLP(config), bias=config.attention_bias)
+            for _ in range(config.num_hidden_layers)
+        )
+        self.norm = norm()
         self.output_proj = nn.Linear(config.hidden_size, config.latent_dim)
 
     def forward(self, x: Tensor, past: Past) -> Tensor:
-        cos, sin = self.rope(past.positions, x.dtype)
+        cos, sin = rope(past.positions, self.shape, x.dtype)
         x = self.input_proj(x)
-        for layer in self.layers:
-            x = layer(x, past, cos, sin)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, partial(past.attend, index), cos, sin)
         return self.output_proj(self.norm(x))
 
 

@@ -224,8 +224,9 @@ class ModelConfig:
         return config
 
     def _check(self) -> None:
-        talker, predictor, codec = self.talker, self.talker.code_predictor, self.codec
+        talker, predictor, codec, speaker = self.talker, self.talker.code_predictor, self.codec, self.speaker_encoder
         samples = math.prod(codec.upsample_rates) * math.prod(codec.upsampling_ratios)
+        groups, key_heads = talker.num_code_groups, codec.num_key_value_heads
         ids = [
             *(talker.codec_pad_id, talker.codec_bos_id, talker.codec_eos_token_id, talker.codec_think_id),
             *(talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id),
@@ -235,20 +236,17 @@ class ModelConfig:
         unknown = {name for name in talker.spk_is_dialect.values() if name and name not in talker.codec_language_id}
         texts = [self.im_start_token_id, self.im_end_token_id]
         texts += [self.tts_pad_token_id, self.tts_bos_token_id, self.tts_eos_token_id]
-        rules = {
-            f"the talker says {talker.num_code_groups} codes a frame, the code predictor {predictor.num_code_groups}": (
-                talker.num_code_groups == predictor.num_code_groups
-            ),
-            f"the talker says {talker.num_code_groups} codes a frame, the codec reads {codec.num_quantizers}": (
-                talker.num_code_groups == codec.num_quantizers
-            ),
-            f"the predictor has {predictor.vocab_size} codes, the codec's codebooks {codec.codebook_size}": (
-                predictor.vocab_size == codec.codebook_size
-            ),
-            f"the codec makes {samples} samples of a frame; {FRAME_SAMPLES} are supported": samples == FRAME_SAMPLES,
-            f"the codec has {codec.num_key_value_heads} key heads for {codec.num_attention_heads} query heads": (
-                codec.num_key_value_heads == codec.num_attention_heads
-            ),
+        equal = {
+            "the talker says {} codes a frame, the code predictor {}": (groups, predictor.num_code_groups),
+            "the talker says {} codes a frame, the codec reads {}": (groups, codec.num_quantizers),
+            "the predictor has {} codes, the codec's codebooks {}": (predictor.vocab_size, codec.codebook_size),
+            "the codec makes {} samples of a frame; {} are supported": (samples, FRAME_SAMPLES),
+            "the codec has {} key heads for {} query heads": (key_heads, codec.num_attention_heads),
+        }
+        if speaker:
+            equal["speaker vectors of {} for a talker of {}"] = speaker.enc_dim, talker.hidden_size
+        rules = {complaint.format(one, other): one == other for complaint, (one, other) in equal.items()}
+        rules |= {
             f"a language, speaker or control id is not within the talker's vocabulary of {talker.vocab_size}": (
                 all(0 <= code < talker.vocab_size for code in ids)
             ),
@@ -260,10 +258,7 @@ class ModelConfig:
             ),
             f"spk_is_dialect names {', '.join(sorted(unknown))}, which codec_language_id does not have": not unknown,
         }
-        if speaker := self.speaker_encoder:
-            rules[f"speaker vectors of {speaker.enc_dim} for a talker of {talker.hidden_size}"] = (
-                speaker.enc_dim == talker.hidden_size
-            )
+        if speaker:
             widths = speaker.enc_channels
             rules[f"a speaker encoder of {widths} channels; the last has to join blocks of equal width"] = (
                 len(set(widths[:-1])) == 1 and sum(widths[1:-1]) == widths[-1]

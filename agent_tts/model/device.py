@@ -27,11 +27,7 @@ class Device:
 
     @staticmethod
     def named(name: str) -> Device:
-        """That of a setting: auto, cpu, mps, cuda or cuda:N.
-
-        Raises:
-            SettingsError: it is not there.
-        """
+        """That of a setting: auto, cpu, mps, cuda or cuda:N. Raises SettingsError: it is not there."""
         if name == "auto":
             name = "cuda" if torch.cuda.is_available() else "cpu"
         found = Device.of(torch.device("cuda:0" if name == "cuda" else name))  # kernels and graphs want a number

@@ -23,7 +23,7 @@ from agent_tts.model.kernels.launch import has_warpgroups
 from agent_tts.model.kernels.linear import Hidden, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
-from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer
+from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer, rope
 from agent_tts.model.quantised import E4M3, INTERLEAVED, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import Choose, PredictorState, PromptPositions
 
@@ -332,7 +332,7 @@ class FusedPredictor:
 
 def _heads(transformer: Transformer, positions: int) -> Heads:
     shape, weight = transformer.shape, transformer.norm.weight
-    cos, sin = transformer.rope(torch.arange(positions, device=weight.device)[None], weight.dtype)
+    cos, sin = rope(torch.arange(positions, device=weight.device)[None], shape, weight.dtype)
     half = shape.head_dim // 2
-    rope = torch.stack((cos[0, :, 0, :half], sin[0, :, 0, :half]), dim=1).contiguous()
-    return Heads(shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.rms_norm_eps, rope)
+    turns = torch.stack((cos[0, :, 0, :half], sin[0, :, 0, :half]), dim=1).contiguous()
+    return Heads(shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim, shape.rms_norm_eps, turns)

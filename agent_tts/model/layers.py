@@ -113,9 +113,7 @@ class Window:
     mask: Tensor  # bool[B, 1, T, span]
 
     def seen(self, layer: Tensor, own: Tensor) -> Tensor:
-        """What a call reads of a layer's [blocks, size, heads, head_dim], its `own` included: [B, span, heads,
-        head_dim].
-        """
+        """What it reads of a layer [blocks, size, heads, head_dim], its `own` included: [B, span, heads, head_dim]."""
         if self.span is None:
             return own
         rows = layer[: len(self.blocks)] if self.read is None else layer[self.read].flatten(1, 2)
@@ -141,21 +139,15 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-class Rope(nn.Module):
-    """Rotary position embedding. The talker's three interleaved axes carry equal positions, so one is enough."""
+def rope(positions: Tensor, shape: TransformerConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rotary position embedding: int64[B, T] -> cosine and sine [B, T, 1, head_dim], float32 rounded to `dtype`.
 
-    def __init__(self, head_dim: int, theta: float) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.theta = theta
-
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions int64[B, T] -> cosine and sine [B, T, 1, head_dim], computed in float32, rounded to `dtype`."""
-        # No buffer: casting the module to bfloat16 would round the frequencies.
-        steps = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
-        angles = positions[..., None].float() * (1.0 / self.theta ** (steps / self.head_dim))
-        angles = torch.cat((angles, angles), dim=-1)[:, :, None]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+    The talker's three interleaved axes carry equal positions, so one is enough.
+    """
+    steps = torch.arange(0, shape.head_dim, 2, device=positions.device, dtype=torch.float32)
+    angles = positions[..., None].float() * (1.0 / shape.rope_theta ** (steps / shape.head_dim))
+    angles = torch.cat((angles, angles), dim=-1)[:, :, None]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -241,7 +233,6 @@ class Transformer(nn.Module):
         self.shape = shape
         self.layers = nn.ModuleList(TransformerLayer(shape) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.rope = Rope(shape.head_dim, shape.rope_theta)
 
     def window(self, positions: Tensor, span: int | None, cache: Cache, rows: Tensor | None = None) -> Window:
         """The window of int64[B, T] positions of all rows of a cache, or of the rows int64[B].
@@ -252,7 +243,7 @@ class Transformer(nn.Module):
         size, seen = cache.block_size, positions.shape[1] if span is None else span
         read = None if span is None or (rows is None and cache.contiguous) else block_table[:, : -(-span // size)]
         mask = torch.arange(seen, device=positions.device) <= positions[..., None]
-        cos, sin = self.rope(positions, cache.keys.dtype)
+        cos, sin = rope(positions, self.shape, cache.keys.dtype)
         return Window(block_table.gather(1, positions // size), positions % size, read, span, cos, sin, mask[:, None])
 
     def run(self, x: Tensor, cache: Cache, window: Window) -> Tensor:

@@ -95,9 +95,7 @@ class Prompt:
 
 
 def language_id(config: ModelConfig, language: str, speaker: str | int | None) -> int | None:
-    """The id of a language, None for `auto`; in Chinese and auto, that of a speaker's dialect. Raises ValueError:
-    unknown.
-    """
+    """The id of a language, None for `auto`; in Chinese and auto that of a speaker's dialect. ValueError: unknown."""
     name = language.lower()
     dialect = config.talker.spk_is_dialect.get(speaker.lower()) if isinstance(speaker, str) else None
     if dialect and name in ("auto", "chinese"):

@@ -70,9 +70,7 @@ def queued(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> Tensor:
 
 
 def upload(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Arrays on the device, of the same shapes, by one copy: splitting types would take longer than eight bytes for
-    each.
-    """
+    """Arrays on the device, of the same shapes, by one copy: to split types takes longer than eight bytes for each."""
     sent = torch.split(queued(arrays, device), [array.size for array in arrays])
     return [whole if array.ndim == 1 else whole.view(array.shape) for whole, array in zip(sent, arrays, strict=True)]
 
@@ -168,9 +166,7 @@ class RowChanges:
         self._prefixes[row] = prefix
 
     def admit(self, row: int, positions: int, sampling: SamplingParams, start: Tensor) -> None:
-        """Gives a row, emptied, to a request: its prefix is of `positions`; the codec side of its first frame is
-        `start` [H].
-        """
+        """Gives a row, emptied, to a request: prefix of `positions`, and `start` [H], its first frame's codec side."""
         self._admissions[row] = _Admission(positions, sampling, start)
         self._texts.pop(row, None)
         self._state.text_lengths[row] = 0
@@ -198,10 +194,9 @@ class RowChanges:
         state, admissions, texts = self._state, self._admissions, self._texts
         prefixes, self._prefixes, self._admissions, self._texts = self._prefixes, {}, {}, {}
         if prefixes:
-            parts = list(prefixes.values())
-            write = partial(_write_prefixes, state, [part.keys for part in parts], [part.values for part in parts])
+            keys, values = (_joined([getattr(part, name) for part in prefixes.values()]) for name in ("keys", "values"))
             positions = np.concatenate([self._positions(row, part) for row, part in prefixes.items()])
-            writes.add(write, state.cache.places(positions))
+            writes.add(partial(state.cache.write, keys=keys, values=values), state.cache.places(positions))
         if admissions:
             starts = [admission.start for admission in admissions.values()]
             writes.add(
@@ -227,10 +222,6 @@ class RowChanges:
             return self._allocator.positions(row, length)
         assert self._state.cache.contiguous, "only the allocator knows where its rows are"
         return row * self._state.cache.block_size + np.arange(length)
-
-
-def _write_prefixes(state: FrameState, keys: list[Tensor], values: list[Tensor], places: Tensor) -> None:
-    state.cache.write(places, _joined(keys), _joined(values))
 
 
 def _write_admissions(

@@ -78,10 +78,6 @@ class SpeechModel:
         return self.pack(frame, sound)
 
 
-def can_fuse(device: torch.device, dtype: torch.dtype) -> bool:
-    return why_not_fused(device, dtype) is None
-
-
 def why_not_fused(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why PyTorch's modules run a frame model, not fused kernels. None where these can.
 
@@ -115,10 +111,10 @@ def why_not_e4m3(device: torch.device, dtype: torch.dtype) -> str | None:
 def accelerate(model: SpeechModel, adapters: AdapterBank | None = None, eight: EightBits = NOTHING) -> bool:
     """Replaces modules by fused kernels where these can run; whether they can. The codec's copy its weights."""
     weight = model.frame.talker.codec_head.weight
-    if can_fuse(weight.device, weight.dtype):
-        put_kernels(model, adapters, eight)
-        return True
-    return False
+    if why_not_fused(weight.device, weight.dtype):
+        return False
+    put_kernels(model, adapters, eight)
+    return True
 
 
 def prepare_kernels() -> None:

@@ -9,12 +9,12 @@ final norm, position 1 the first code (code 0), position i + 1 code i. The outpu
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from agent_tts.model.config import TalkerConfig
 from agent_tts.model.layers import Cache, Transformer, Window
@@ -29,18 +29,6 @@ class PromptPositions:
     positions: Tensor  # int64[P]: in the row
 
 
-class TextProjection(nn.Module):
-    """From the width of the text embedding to the width of the talker."""
-
-    def __init__(self, text_hidden_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self.linear_fc1 = nn.Linear(text_hidden_size, text_hidden_size)
-        self.linear_fc2 = nn.Linear(text_hidden_size, hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear_fc2(F.silu(self.linear_fc1(x)))
-
-
 class Talker(Transformer):
     """The language model over frames, with its two embeddings and its head."""
 
@@ -48,7 +36,10 @@ class Talker(Transformer):
         super().__init__(config)
         self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
-        self.text_projection: nn.Module = TextProjection(config.text_hidden_size, config.hidden_size)
+        first = nn.Linear(config.text_hidden_size, config.text_hidden_size)
+        second = nn.Linear(config.text_hidden_size, config.hidden_size)
+        projection = OrderedDict(linear_fc1=first, silu=nn.SiLU(), linear_fc2=second)
+        self.text_projection: nn.Module = nn.Sequential(projection)  # to the width of the talker
         self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def embed_text(self, ids: Tensor) -> Tensor:
@@ -71,9 +62,7 @@ class Talker(Transformer):
         rows: Tensor | None = None,
         prompts: PromptPositions | None = None,
     ) -> Tensor:
-        """One position of each of the rows int64[B], or of all: x [B, H] -> [B, H]. A row that pauses is at the padding
-        position.
-        """
+        """A position of the rows int64[B], or of all: x [B, H] -> [B, H]. A row pauses at the padding position."""
         assert prompts is None, "modules compute every prompt alone"
         span = cache.padding_position  # a position that is used is below the padding position
         return self.run(x[:, None], cache, self.window(positions[:, None], span, cache, rows))[:, 0]

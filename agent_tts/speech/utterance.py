@@ -23,7 +23,6 @@ from agent_tts.messages import (
     Cancelled,
     Credit,
     End,
-    EngineCommand,
     Finished,
     Flush,
     Flushed,
@@ -168,8 +167,8 @@ class Utterance(AnyUtterance):
         self.flushes = 0
         # Whether there is more than white space.
         self._has_text = False
-        # Sends a command to the engine, without blocking; set by `settle`.
-        self._send: Send = _to_nobody
+        # Sends a command to the engine, without blocking; set by `settle`, before which nobody gets it.
+        self._send: Send = lambda command, *, waits=False: None
         # Frames taken since credit was last granted, and frames per grant.
         self._taken = 0
         self._grant = max(1, window // GRANTS)
@@ -558,7 +557,3 @@ def _frames(pcm: bytes) -> list[Chunk]:
     """pcm_s16le at 24 kHz in pieces of at most 80 ms."""
     pieces = [pcm[start : start + FRAME_BYTES] for start in range(0, len(pcm), FRAME_BYTES)]
     return [(piece, len(piece) // 2) for piece in pieces]
-
-
-def _to_nobody(command: EngineCommand, *, waits: bool = False) -> None:
-    """The way to the engine before the utterance is open."""

@@ -38,11 +38,10 @@ def arrange_signals() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    faulthandler.enable()
-    if sys.platform != "win32":
         faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 
 @cache
-def data(name: str) -> dict[str, Any]:
-    """What a file below this folder has, by its name without `.toml`."""
-    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text("utf-8"))
+def data(name: str, folder: Path = Path(__file__).parent) -> dict[str, Any]:
+    """What a file below a folder has, by its name without `.toml`."""
+    return tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))
 
 
 def words(listed: str, comma: str | None = None) -> list[str]:

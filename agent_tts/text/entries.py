@@ -13,8 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from types import NoneType
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 MAX_WRITTEN = 64  # characters of an entry
 MAX_SAID = 256  # characters of an alias or a transcription
@@ -77,12 +76,7 @@ def _said(values: Fields) -> str | dict[str, Any]:
 
 
 # The fields of an entry in a mapping.
-_TYPES: dict[str, tuple[type, ...]] = {
-    "alias": (str, NoneType),
-    "ipa": (str, NoneType),
-    "match_case": (bool, NoneType),
-    "whole_word": (bool,),
-}
+_TYPES = {name: kind for name, kind in get_type_hints(Entry).items() if name in _DEFAULTS}
 
 
 class Lexicon:

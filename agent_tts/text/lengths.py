@@ -139,23 +139,16 @@ def _number_ms(number: str, language: str) -> float:
     """Duration of a number in digits, read digit by digit if it is long or starts with a zero."""
     digits = re.sub(r"\D", "", number)
     if len(digits) > 12 or (digits[0] == "0" and len(digits) > 1):
-        return sum(_digit_ms(digit, language) for digit in digits)
+        return sum(_cardinal_ms(int(digit), language) for digit in digits)
     return _cardinal_ms(int(digits), language)
 
 
+@lru_cache(1_024)
 def _cardinal_ms(number: int, language: str) -> float:
     said = chinese(number) if language == "zh" else cardinal(number, language)
     return sum(_number_word_ms(word, language) for word in re.findall(r"[^\W\d_]+", said))
 
 
-# A digit of a text may be spoken in several words, of which there are few.
-
-
 @lru_cache(1_024)
 def _number_word_ms(word: str, language: str) -> float:
     return sum(_ms(ch, language) for ch in word) if is_cjk(word[0]) else _ms(word, language)
-
-
-@lru_cache(1_024)
-def _digit_ms(digit: str, language: str) -> float:
-    return _cardinal_ms(int(digit), language)

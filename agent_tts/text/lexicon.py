@@ -101,7 +101,8 @@ class LexiconReader:
                 return
             held, count, entry = self._held, *found
             if entry is not None:
-                self._say(entry, held[:count])
+                self._cut()
+                self._done.append(Say("".join(held[:count]), entry.alias, entry.ipa))
                 before = (self._before[1], *held[:count])
                 self._before = (before[-2], before[-1])
             else:
@@ -150,10 +151,6 @@ class LexiconReader:
         if after[:1] in APOSTROPHES and last in "nN":  # "don't"
             return None if len(after) == 1 and not final else after[1:] not in ("t", "T")
         return not _joined(last, after[:1]) or _kind(last) == "hangul"
-
-    def _say(self, entry: Entry, written: list[str]) -> None:
-        self._cut()
-        self._done.append(Say("".join(written), entry.alias, entry.ipa))
 
     def _cut(self) -> None:
         if self._plain:

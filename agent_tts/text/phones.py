@@ -17,7 +17,7 @@ _PHONE = re.compile(r"([A-Z]{1,2})([012]?)")
 
 
 _X_SAMPA = {**_SIGNS["x_sampa"], **_SIGNS["x_sampa_marks"], "-": ""}  # the last is a boundary
-_X_SAMPA_SYMBOL = re.compile("|".join(sorted(map(re.escape, _X_SAMPA), key=len, reverse=True)) + r"|[a-z. ]")
+_X_SAMPA_SYMBOL = re.compile("|".join(sorted(map(re.escape, _X_SAMPA), key=len, reverse=True)) + r"|[a-z. ]|((?s:..?))")
 
 
 def to_ipa(text: str, alphabet: str) -> str:
@@ -60,14 +60,10 @@ def _from_arpabet(text: str) -> str:
 
 
 def _from_x_sampa(text: str) -> str:
-    said, place = "", 0
-    while place < len(text):
-        symbol = _X_SAMPA_SYMBOL.match(text, place)
-        if symbol is None:
-            raise ValueError(f"x-sampa has no {text[place : place + 2]!r}")
-        said += _X_SAMPA.get(symbol[0], symbol[0])
-        place = symbol.end()
-    return said
+    symbols = list(_X_SAMPA_SYMBOL.finditer(text))
+    if unknown := next(filter(None, (symbol[1] for symbol in symbols)), None):
+        raise ValueError(f"x-sampa has no {unknown!r}")
+    return "".join(_X_SAMPA.get(symbol[0], symbol[0]) for symbol in symbols)
 
 
 _LETTERS = _SIGNS["letters"]

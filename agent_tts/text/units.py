@@ -55,8 +55,7 @@ class Unit:
 
     `text` has something audible, or is a mark of a pause whose words were in the unit before; no white space but single
     spaces, none at its start, and one at its end if white space follows in the raw text: the texts of all units joined
-    are the whole text. `offsets[i]` is the offset of `text[i]`
-    in the raw text; offsets never decrease.
+    are the whole text. `offsets[i]` is the offset of `text[i]` in the raw text; offsets never decrease.
     """
 
     text: str

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loguru import logger
 
 from agent_tts.engine_info import SAMPLE_RATE
-from agent_tts.errors import (
-    RETRY_MS,
-    AtCapacity,
-    Internal,
-    InvalidRequest,
-    SettingsError,
-    Unsupported,
-)
+from agent_tts.errors import RETRY_MS, AtCapacity, Internal, InvalidRequest, SettingsError, Unsupported
 from agent_tts.system.in_child import REFUSAL
 from agent_tts.system.processes import ModuleResult, run_module
 from agent_tts.system.records import LOCK_S

@@ -8,7 +8,7 @@ from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.errors import UnknownVoice
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, OutOfText
 from agent_tts.options import EngineOptions, NamedVoice
-from agent_tts.text.feed import Reading, Unit
+from agent_tts.text.feed import TextFeed, Unit
 
 OPEN = Open(9, EngineOptions())
 FLUSH, END = Flush(9, "f"), End(9)
@@ -18,12 +18,12 @@ class Spoken:
     def __init__(self, opened: Opened, slot: int) -> None:
         if opened.options.voice:
             raise UnknownVoice("no such voice")
-        self.feed = SlotFeed(opened, slot, Reading())
+        self.feed = SlotFeed(opened, slot, TextFeed())
 
 
 @pytest.fixture
 def feed() -> SlotFeed:
-    return SlotFeed(OPEN, 0, Reading())
+    return SlotFeed(OPEN, 0, TextFeed())
 
 
 def take(feed: SlotFeed, *pieces: str | Flush | End) -> None:

@@ -17,7 +17,7 @@ from agent_tts.cli.options import command
 from agent_tts.config.hub import local_folder
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelConfig
-from agent_tts.model.speech import can_fuse
+from agent_tts.model.speech import why_not_fused
 from tests.measure.parity_distance import Distance, Request, Subject, distances
 from tests.measure.parity_subjects import Eager, Upstream
 
@@ -56,7 +56,7 @@ def main(
         f"eager, {name}, {device}": partial(Eager.load, folder, device, DTYPES[name])
         for name in dict.fromkeys((dtype, "bfloat16"))
     }
-    if can_fuse(torch.device(device), DTYPES[dtype]):
+    if why_not_fused(torch.device(device), DTYPES[dtype]) is None:
         tested = {f"fused, {dtype}, {device}": partial(Eager.load_fused, folder, device)} | tested
     torch.backends.cudnn.allow_tf32 = False  # equal to the subject
     found = distances(request, codes, truth, tested)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.model.layers import MLP, Cache, RMSNorm, Rope, Transformer, rotate
+from agent_tts.model.layers import MLP, Cache, RMSNorm, Transformer, rope, rotate
 from tests.model import oracle, tiny
 
 FLOATS = torch.empty(0)  # relative, by dtype of the cache
@@ -41,7 +41,7 @@ def test_the_rotation_rounds_where_upstream_rounds(dtype: torch.dtype) -> None:
     theirs = tiny.models("custom_voice")[0].talker.model
     size, sections = CONFIG.head_dim, theirs.config.rope_scaling["mrope_section"]
     positions = torch.tensor([[0, 1, 2, 77, 4095]])
-    cos, sin = Rope(size, CONFIG.rope_theta).to(dtype)(positions, dtype)
+    cos, sin = rope(positions, CONFIG, dtype)
     their_cos, their_sin = theirs.rotary_emb(noise(1).to(dtype), positions.expand(3, 1, -1))
     assert torch.equal(cos[:, :, 0], their_cos[0])
     query, key = noise(1, 5, 4, size).to(dtype), noise(1, 5, 2, size).to(dtype)

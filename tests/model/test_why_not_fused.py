@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent_tts.model.speech import can_fuse, why_not_e4m3, why_not_fused
+from agent_tts.model.speech import why_not_e4m3, why_not_fused
 
 pytest.importorskip("triton", reason="without it the reason is another one")
 CUDA = torch.device("cuda:0")
@@ -22,7 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
 
 @pytest.mark.parametrize("gpu", [((8, 0), None), ((8, 9), None), ((9, 0), None), ((12, 0), None)], indirect=True)
 def test_kernels_run_on_gpus_of_nvidia_from_ampere_on(gpu: None) -> None:
-    assert can_fuse(CUDA, torch.bfloat16)
+    assert why_not_fused(CUDA, torch.bfloat16) is None
     assert why_not_fused(CUDA, torch.float32) == "fused kernels compute in bfloat16, not float32"
 
 

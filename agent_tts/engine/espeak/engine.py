@@ -40,7 +40,7 @@ from agent_tts.messages import StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, ResolvedVoice, within
 from agent_tts.text.chars import is_silent
 from agent_tts.text.directives import Ability, Directives
-from agent_tts.text.feed import Reading, Unit
+from agent_tts.text.feed import Reading, TextFeed, Unit
 
 # Time for synthesis in one step, in seconds; slots that are left out are spoken in the next step.
 STEP_BUDGET_S = 0.005
@@ -132,7 +132,6 @@ class EspeakEngine(Engine):
         return self._shared.workers.take_faults()
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
         self._shared.workers.close()
 
@@ -167,8 +166,13 @@ class EspeakRequest:
         code = self._own.code
         directives = Directives(PERFORMS, self._voices.languages, code)
         as_a_person = options if options.normalize is not None else replace(options, normalize=options.clean)
-        reading = replace(Reading.of(as_a_person, code), left=NOT_READ)
-        self.feed = SlotFeed(opened, slot, reading, first_words, directives, lambda other: self._by_word(other or code))
+        text = TextFeed(
+            replace(Reading.of(as_a_person, code), left=NOT_READ),
+            first_words=first_words,
+            directives=directives,
+            each_word=lambda other: self._by_word(other or code),
+        )
+        self.feed = SlotFeed(opened, slot, text)
         self._leveler = levels.leveler(replace(options, voice=voice), self._workers.sample_rate)
         # The first pending unit, while it is with a worker for longer than a step.
         self._job: Job | None = None

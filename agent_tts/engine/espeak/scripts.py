@@ -14,48 +14,16 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import takewhile
+from pathlib import Path
 
 from agent_tts.text.chars import JOINERS, is_pictograph, is_silent
+from agent_tts.text.data import data, words
 from agent_tts.text.feed import Unit
 
-# Languages by the script that their voices read besides Latin, as their codes or what stands before the first hyphen of
-# them. The first language of each reads it for all others. A script is named as in the names of its characters.
-LANGUAGES = {
-    "ARABIC": ("ar", "fa", "sd", "ug", "ur"),
-    "ARMENIAN": ("hy", "hyw"),
-    "BENGALI": ("bn", "as", "bpy"),
-    "BOPOMOFO": ("cmn",),
-    "CHEROKEE": ("chr-us-qaaa-x-west",),
-    "CJK": ("cmn", "hak", "ja", "ko", "yue"),
-    "CYRILLIC": ("ru", "ba", "be", "bg", "bs", "cv", "hr", "kk", "ky", "lfn", "mk", "nog", "sr", "tt", "uk", "uz"),
-    "DEVANAGARI": ("hi", "kok", "mr", "ne"),
-    "ETHIOPIC": ("am", "ti"),
-    "GEORGIAN": ("ka",),
-    "GREEK": ("el", "grc"),
-    "GUJARATI": ("gu",),
-    "GURMUKHI": ("pa",),
-    "HANGUL": ("ko",),
-    "HEBREW": ("he",),
-    "HIRAGANA": ("ja",),
-    "KANNADA": ("kn",),
-    "KATAKANA": ("ja",),
-    "MALAYALAM": ("ml",),
-    "MYANMAR": ("my", "shn"),
-    "ORIYA": ("or",),
-    "SHAVIAN": ("en-shaw",),
-    "SINHALA": ("si",),
-    "TAMIL": ("ta",),
-    "TELUGU": ("te",),
-    "THAI": ("th",),
-}
-# First words of characters' names that are not names of scripts.
-_SCRIPTS = {
-    "ARABIC-INDIC": "ARABIC",
-    "EXTENDED": "ARABIC",  # digits
-    "IDEOGRAPHIC": "CJK",
-    "KATAKANA-HIRAGANA": "KATAKANA",
-    "VERTICAL": "KATAKANA",
-}
+_DATA = data("languages", Path(__file__).parent)
+# Languages by the script that their voices read; and scripts, by first words of characters' names that are not theirs.
+LANGUAGES = {script: tuple(words(listed)) for script, listed in _DATA["readers"].items()}
+_SCRIPTS: dict[str, str] = _DATA["scripts"]
 _EVERYBODYS = frozenset(("LATIN", "MODIFIER", "COMBINING", "FEMININE", "MASCULINE", "MICRO"))
 
 # Most characters of a part in Burmese, and at white space: espeak-ng copies the rest of a clause to 160 bytes.

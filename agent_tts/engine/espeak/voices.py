@@ -11,31 +11,22 @@ import espeakng_loader
 from agent_tts.engine_info import Voice
 from agent_tts.errors import SettingsError
 from agent_tts.options import NamedVoice, ResolvedVoice
+from agent_tts.text.data import data, words
 from agent_tts.voices import LANGUAGES
 
+_DATA = data("languages", Path(__file__).parent)
+
 # Variants of every voice, with their descriptions.
-VARIANTS = {
-    **{name: f"woman {number}" for number, name in enumerate(("f1", "f2", "f3", "f4", "f5", "steph"), start=1)},
-    **{f"m{number}": f"man {number}" for number in range(1, 9)},
-    "whisper": "whisper",
-    "croak": "croak",
-}
+VARIANTS: dict[str, str] = _DATA["variants"]
 
 # Variants for voice names of other engines.
-LIKE = {"alloy": "m6", "ash": "m1", "ballad": "m2", "cedar": "m3", "coral": "f1", "echo": "m4", "fable": "m5"}
-LIKE |= {"marin": "f2", "nova": "f3", "onyx": "m7", "sage": "f4", "shimmer": "f5", "verse": "m8", "vivian": "f2"}
-LIKE |= {"serena": "f3", "uncle_fu": "m7", "ryan": "m3", "aiden": "m1", "ono_anna": "f4", "sohee": "steph"}
-LIKE |= {"eric": "m4", "dylan": "m8"}
+LIKE: dict[str, str] = _DATA["like"]
 
 # Codes that differ in espeak-ng.
 OTHER_CODES = {"zh": "cmn", "zh-cn": "cmn", "zh-tw": "cmn", "zh-hk": "yue", "no": "nb", "iw": "he"}
 OTHER_CODES |= dict.fromkeys(("en-au", "en-ie", "en-in", "en-nz", "en-za"), "en-gb")  # they write the day first, too
 # Regions without a voice of their own, which get the language's.
-REGIONS = (
-    *("ar-sa", "cs-cz", "da-dk", "de-at", "de-ch", "de-de", "el-gr", "en-au", "en-ca", "en-ie", "en-in", "en-nz"),
-    *("en-za", "es-es", "fi-fi", "fr-ca", "he-il", "hi-in", "hu-hu", "id-id", "it-it", "ja-jp", "ko-kr", "nb-no"),
-    *("nl-be", "nl-nl", "pl-pl", "pt-pt", "ro-ro", "ru-ru", "sk-sk", "sv-se", "th-th", "tr-tr", "uk-ua", "vi-vn"),
-)
+REGIONS = words(_DATA["regions"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +49,6 @@ def languages() -> tuple[EspeakLanguage, ...]:
     """All languages whose dictionary is installed; of two with the same code, the plain one is first."""
     found = [_language(path) for path in (data_path() / "lang").rglob("*") if path.is_file()]
     return tuple(sorted((language for language in found if language is not None), key=lambda each: each.path))
-
-
-@lru_cache(maxsize=1)
-def variants() -> frozenset[str]:
-    return frozenset(path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file())
 
 
 def _language(path: Path) -> EspeakLanguage | None:
@@ -91,7 +77,8 @@ class EspeakVoices:
         self._by_code: dict[str, EspeakLanguage] = {}
         for language in languages():
             self._by_code.setdefault(language.code, language)
-        self._variants = tuple(name for name in VARIANTS if name in variants())
+        installed = {path.name for path in (data_path() / "voices" / "!v").iterdir() if path.is_file()}
+        self._variants = tuple(name for name in VARIANTS if name in installed)
         self._default = default
         base, _, variant = default.partition("+")
         if base not in self._by_code or (variant and variant not in self._variants):

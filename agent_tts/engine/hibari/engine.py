@@ -92,7 +92,6 @@ class HibariEngine(EspeakEngine):
         super()._wait(until)
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._pool.shutdown(cancel_futures=True)
         super().close()
 

@@ -31,9 +31,8 @@ DURATIONS = "/Clip_output_0"  # an inner value of the network: units of `UNIT_SA
 UNIT_SAMPLES = 600  # 25 ms, two frames of the vocoder
 MAX_PHONEMES = 400  # hibari.tts.MAX_PHONEMES: what the network was trained on
 FASTEST = 2.0  # speed above which phonemes do not get shorter: their least length is one unit
-EARLY_S = (
-    0.050  # by which a phoneme sounds before its units: the median of 36 words after a silence, at speeds of 0.5 to 3
-)
+# By which a phoneme sounds before its units: the median of 36 words after a silence, at speeds of 0.5 to 3.
+EARLY_S = 0.050
 GAIN = 1.8  # brings the voices from -26 LUFS to the -20.5 of espeak-ng's, which speak in the same node and utterance
 CODES = {True: "en-gb", False: "en-us"}  # by whether a voice is British
 NEAR = {"female": "f1", "male": "m3"}  # the variant of espeak-ng that says what is not English

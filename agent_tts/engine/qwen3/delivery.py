@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,12 +39,11 @@ class Manner:
         """The manner from a directive on; `speed` is the request's own."""
         match directive:
             case Prosody():
-                speed = within("speed", speed * directive.speed)
-                return Manner(speed, directive.volume, self.style, self.language)
+                return replace(self, speed=within("speed", speed * directive.speed), volume=directive.volume)
             case Style(instructions=style):
-                return Manner(self.speed, self.volume, style, self.language)
+                return replace(self, style=style)
             case Language(code=code):
-                return Manner(self.speed, self.volume, self.style, code)
+                return replace(self, language=code)
         return self
 
 

@@ -223,7 +223,6 @@ class Qwen3Engine(Engine):
             self._forget_loading()
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
         self._slots.clear()
         self._collect(self._in_flight)
         self._in_flight = []

@@ -33,7 +33,7 @@ from agent_tts.model.frame import FrameModel
 from agent_tts.model.kernels.architectures import of_nvidia
 from agent_tts.model.prompt import VECTOR, PromptVoice, Reference
 from agent_tts.model.quantised import EightBits, check, saved_bytes
-from agent_tts.model.speech import SpeechModel, can_fuse, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
+from agent_tts.model.speech import SpeechModel, prepare_kernels, put_kernels, why_not_e4m3, why_not_fused
 from agent_tts.model.watermark import Watermark, load_watermark
 from agent_tts.model.weights import CODEC, MODEL, build, plan
 
@@ -59,7 +59,7 @@ class Qwen3Model(ServedModel):
         self.dtype = DTYPES.get(settings.dtype, torch.bfloat16 if queues(device) else torch.float32)
         # Adapters at once, and their largest rank. Only clones have some.
         self._adapters = (settings.adapters if self.kind == "cloned" else 0), settings.adapter_rank
-        self._fused = can_fuse(device, self.dtype)
+        self._fused = why_not_fused(device, self.dtype) is None
         self._eight = EightBits(settings.weights == "fp8", settings.kv_cache == "fp8")
         if self._eight and (why := why_not_e4m3(device, self.dtype)):
             raise CheckpointError(f"{self._eight} is for fused kernels alone: {why}; use bfloat16")

@@ -98,9 +98,8 @@ class RunawayDetector:
         now = self.frames[index] = now + 1
         looped = repeats.max(-1)
         held = (looped >= LOOP_HELD) | (quiet >= SILENT_HELD) | (now >= self._held_from[index])
-        found: NDArray[np.int8] = held.astype(
-            np.int8
-        )  # FrameVerdict.GOOD and FrameVerdict.HELD; of the others the first that holds
+        # `FrameVerdict.GOOD` and `FrameVerdict.HELD`; of the others the first that holds.
+        found: NDArray[np.int8] = held.astype(np.int8)
         found[now >= self._most[index]] = FrameVerdict.OVERRUN
         found[quiet >= SILENT_FRAMES] = FrameVerdict.SILENCE
         found[looped >= LOOP_FRAMES] = FrameVerdict.LOOP

@@ -281,9 +281,7 @@ class ModelRunner:
             self.prefixes.popitem(last=False)
 
     def warm_up(self, most: int) -> None:
-        """Run up to `most` rows, as many as the cache holds: what is loaded or allocated on first use would delay
-        the first requests.
-        """
+        """Run up to `most` rows, as the cache allows: what is made at first use would delay the first requests."""
         prompt = Prompt((Position(0, None),) * 16, shared=16, start=None, text=(0,), complete=False)
         speaker = LoadedVoice(PromptVoice())
         for rows in map(range, sorted({1, most})):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -27,38 +28,14 @@ from agent_tts.options import (
     StoredPart,
     StoredVoices,
 )
+from agent_tts.text.data import data
 from agent_tts.voices import ANYONE, DESIGN, LANGUAGES, own_voice
 from agent_tts.voices.library import VoiceLibrary
 
-# The released speakers: the language that each was recorded in, and how it sounds by the model's own documentation.
-SPEAKERS = {
-    "ryan": ("en", "a dynamic man with a strong rhythm"),
-    "aiden": ("en", "a sunny American man with a clear midrange"),
-    "serena": ("zh", "a warm, gentle young woman"),
-    "vivian": ("zh", "a bright, slightly edgy young woman"),
-    "uncle_fu": ("zh", "a seasoned man with a low, mellow timbre"),
-    "dylan": ("zh", "a youthful man of Beijing, clear and natural"),
-    "eric": ("zh", "a lively man of Chengdu, slightly husky"),
-    "ono_anna": ("ja", "a playful woman, light and nimble"),
-    "sohee": ("ko", "a warm woman with rich emotion"),
-}
-
-# Voices of other services -> ours, for clients that were written for those.
-ALIASES = {
-    "alloy": "serena",
-    "ash": "ryan",
-    "ballad": "aiden",
-    "cedar": "uncle_fu",
-    "coral": "vivian",
-    "echo": "aiden",
-    "fable": "dylan",
-    "marin": "sohee",
-    "nova": "vivian",
-    "onyx": "uncle_fu",
-    "sage": "ono_anna",
-    "shimmer": "serena",
-    "verse": "ryan",
-}
+_DATA = data("voices", Path(__file__).parent)
+# The released speakers: the language that each was recorded in, and how it sounds.
+SPEAKERS = {name: (language, sound) for name, (language, sound) in _DATA["speakers"].items()}
+ALIASES: dict[str, str] = _DATA["aliases"]  # voices of other services -> ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +69,7 @@ class Qwen3Voices:
         self.aliases = {alias: name if name in own else own[0] for alias, name in ALIASES.items()}
 
     def choose(self, options: EngineOptions) -> ModelVoice:
-        """The voice and the model of a request.
-
-        Raises:
-            Unsupported: no model here speaks it.
-        """
+        """The voice and the model of a request. Raises Unsupported: no model here speaks it."""
         voice = options.voice or self._default
         kind: VoiceKind = "cloned"
         instructions = ""  # a cloning model takes none

@@ -32,19 +32,9 @@ class Architecture:
         return self.capability == 90
 
 
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", maximum per thread block. AMD: LDS.
-ARCHITECTURES = {
-    name: Architecture(name, shared)
-    for name, shared in (
-        ("sm_80", 163 << 10),
-        ("sm_86", 99 << 10),
-        ("sm_89", 99 << 10),
-        ("sm_90", 227 << 10),
-        ("sm_100", 227 << 10),
-        ("sm_120", 99 << 10),
-        ("gfx942", 64 << 10),
-    )
-}
+# KiB. CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", maximum of a block. AMD: LDS.
+_SHARED = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
+ARCHITECTURES = {name: Architecture(name, kib << 10) for name, kib in _SHARED.items()}
 
 
 def architecture(name: str) -> Architecture:

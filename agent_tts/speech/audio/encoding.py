@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from fractions import Fraction
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 import av
 import numpy as np
@@ -17,16 +17,6 @@ from agent_tts.sound.ffmpeg import FilterStream, audio_frame
 from agent_tts.speech.audio.files import Muxer
 
 Chunk = tuple[bytes, int]  # payload of one message, and its samples at the output rate
-
-
-class Encoder(Protocol):
-    """Encodes pcm_s16le, 24 kHz, mono, to chunks. The output does not depend on the split of the input."""
-
-    def encode(self, pcm: bytes) -> list[Chunk]:
-        """Chunks that can be sent now. `pcm` holds whole samples."""
-
-    def flush(self) -> list[Chunk]:
-        """The rest, at the end of the audio. Do not encode after it."""
 
 
 def make_encoder(encoding: str, sample_rate: int, bit_rate: int | None = None) -> Encoder:
@@ -195,6 +185,10 @@ class Transcoder:
         size = len(payload) // samples
         starts = range(0, samples, most)
         return [(payload[start * size : (start + most) * size], min(most, samples - start)) for start in starts]
+
+
+# Each encodes pcm_s16le, 24 kHz, mono, of whole samples; the output does not depend on the split of the input.
+Encoder = OpusEncoder | Transcoder | _FileChunks
 
 
 @functools.cache

@@ -18,14 +18,8 @@ from agent_tts.sound.provenance import MARK
 
 FileFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
-CONTENT_TYPES: dict[str, str] = {
-    "mp3": "audio/mpeg",
-    "opus": "audio/ogg",
-    "aac": "audio/aac",
-    "flac": "audio/flac",
-    "wav": "audio/wav",
-    "pcm": "audio/pcm",
-}
+CONTENT_TYPES = {format: f"audio/{format}" for format in get_args(FileFormat)}
+CONTENT_TYPES |= {"mp3": "audio/mpeg", "opus": "audio/ogg"}
 
 UNKNOWN_SIZE = 0xFFFF_FFFF
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from agent_tts.directives import MAX_PAUSE_MS, Prosody
 from agent_tts.text.data import data, words
@@ -128,14 +129,12 @@ def prosody(name: str, given: dict[str, str], now: Prosody) -> Prosody:
         return now
     elif _NUMBER.fullmatch(loudness := given.get("volume", "").strip()) and loudness[-1].isdigit():
         given = {**given, "volume": f"{loudness}%"}  # of 100, in SSML
-    speed = factor(given.get("rate", ""), RATES, 0.25, 4.0)
-    volume = factor(given.get("volume", ""), VOLUMES, 0.0, 4.0)
-    pitch = factor(given.get("pitch", ""), PITCHES, 0.5, 2.0)
-    return Prosody(
-        now.speed if speed is None else speed,
-        now.volume if volume is None else volume,
-        now.pitch if pitch is None else pitch,
-    )
+    factors = {
+        "speed": factor(given.get("rate", ""), RATES, 0.25, 4.0),
+        "volume": factor(given.get("volume", ""), VOLUMES, 0.0, 4.0),
+        "pitch": factor(given.get("pitch", ""), PITCHES, 0.5, 2.0),
+    }
+    return replace(now, **{name: value for name, value in factors.items() if value is not None})
 
 
 def ipa(given: dict[str, str]) -> str | None:

@@ -160,8 +160,7 @@ def _angle(text: str, start: int) -> Tag | Not:
 def _token(text: str, start: int) -> Tag | Not:
     if found := _TOKEN.match(text, start):
         return _token_of(found[1] or found[2] or f"/{found[3]}", found.end())
-    unfinished = _TOKEN_UNFINISHED.match(text, start)
-    return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+    return Not.UNFINISHED if _TOKEN_UNFINISHED.fullmatch(text, start) else Not.TEXT
 
 
 def _token_of(name: str, end: int) -> Tag:
@@ -171,8 +170,7 @@ def _token_of(name: str, end: int) -> Tag:
 def _escaped(text: str, start: int) -> Tag | Not:
     """A pronunciation, with the word and its phonemes, or a pause, as Deepgram's clients write them."""
     if not (found := _ESCAPED.match(text, start)):
-        unfinished = _ESCAPED_UNFINISHED.match(text, start)
-        return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+        return Not.UNFINISHED if _ESCAPED_UNFINISHED.fullmatch(text, start) else Not.TEXT
     if pause := _PAUSE.fullmatch(found[1].strip()):
         return Tag(found.end(), "\\", {"time": pause[1]}, is_empty=True)
     try:
@@ -190,8 +188,7 @@ def _entity(text: str, start: int) -> Tag | Not:
         if found[1][0] != "#" and found[1] not in _ENTITIES:
             return Not.TEXT
         return Tag(found.end(), "&", {"text": html.unescape(found[0])}, is_empty=True)
-    unfinished = _ENTITY_UNFINISHED.match(text, start)
-    if not unfinished or unfinished.end() < len(text):
+    if not (unfinished := _ENTITY_UNFINISHED.fullmatch(text, start)):
         return Not.TEXT
     known = unfinished[1][:1] in ("", "#") or any(name.startswith(unfinished[1]) for name in _ENTITIES)
     return Not.UNFINISHED if known else Not.TEXT
@@ -202,8 +199,7 @@ def _phonemes(text: str, start: int, before: str) -> Tag | Not:
         return Not.TEXT
     if found := _PHONEMES.match(text, start):
         return Tag(found.end(), "<<", {"ph": found[1]}, is_empty=True)
-    unfinished = _PHONEMES_UNFINISHED.match(text, start)
-    return Not.UNFINISHED if unfinished and unfinished.end() == len(text) else Not.TEXT
+    return Not.UNFINISHED if _PHONEMES_UNFINISHED.fullmatch(text, start) else Not.TEXT
 
 
 def _instruction(text: str, start: int) -> Tag | Not:

@@ -13,8 +13,6 @@ from agent_tts.text.spoken.vocabulary import Noun
 
 @dataclass(frozen=True)
 class German(Table):
-    """Its words are those of `languages.toml`, which says what they are."""
-
     dative: bool = False  # this is the table behind one of `datives`
     datives: frozenset[str] = frozenset()
     nominatives: frozenset[str] = frozenset()

@@ -106,8 +106,6 @@ class Japanese(Runs):
 
 @dataclass(frozen=True)
 class Korean(Runs):
-    """Its words are those of `languages.toml`, which says what they are."""
-
     others: str = ""
     numbered: str = ""
 

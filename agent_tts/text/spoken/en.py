@@ -16,8 +16,6 @@ _HOUR = r"([01]?\d|2[0-4])"
 
 @dataclass(frozen=True)
 class English(Table):
-    """Its words are those of `languages.toml`, which says what they are."""
-
     day_first: bool = False  # it is everywhere but in America
     paired: frozenset[str] = frozenset()
     decades: frozenset[str] = frozenset()

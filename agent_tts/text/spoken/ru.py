@@ -19,8 +19,6 @@ _SOFT = {"ого": "ьего", "ому": "ьему", "ом": "ьем", "ая": "
 
 @dataclass(frozen=True)
 class Russian(Table):
-    """Its words are those of `languages.toml`, which says what they are."""
-
     case: str = ""  # "g" and "a", the genitive and the accusative; otherwise the nominative
     genitives: frozenset[str] = frozenset()
     accusatives: frozenset[str] = frozenset()

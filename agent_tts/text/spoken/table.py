@@ -68,7 +68,7 @@ def rule(pattern: str, say: Say) -> SpokenRule:
 
 @dataclass(frozen=True)
 class Numerals:
-    """How a language says numbers, with the words of `vocabulary.py` and `languages.toml`."""
+    """How a language says numbers, with the words of `vocabulary.py` and `languages.toml`, which says what they are."""
 
     code: str
 
