@@ -75,7 +75,7 @@ async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(browser: D
         await page.click("#call")
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 async def test_typed_turns_leave_nothing_behind(browser: DevTools) -> None:
     """Each turn interrupts the answer before it, is silent within 200 ms, and has its answer below it."""
     answers = [f"{LONG} That was story number {number}." for number in range(TURNS)]

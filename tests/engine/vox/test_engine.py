@@ -133,7 +133,7 @@ OPTIONS: dict[str, tuple[str, SpeechOptions]] = {
     "reference": ("base", SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)),
     "long reference": ("base", SpeechOptions("ann", "de", seed=0, clean=False, sampling=GREEDY)),
 }
-RARER = {"styled", "vector", "long reference"}
+RARER = {"styled", "dialect", "vector", "long reference"}
 
 
 @pytest.fixture(scope="module")
