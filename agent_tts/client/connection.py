@@ -23,7 +23,7 @@ import json
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from loguru import logger
@@ -59,11 +59,8 @@ GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 _T = TypeVar("_T", Mark[str], Flushed[str], Cancelled[str], Finished[str], "NodeInfo")
 
 
-class ConnectionLost(SpeechError, ConnectionError):
+class ConnectionLost(SpeechError, ConnectionError, code="connection_lost", status=502):
     """The connection to the node could not be made, or has ended."""
-
-    code: ClassVar[str] = "connection_lost"
-    status: ClassVar[int] = 502
 
 
 @dataclass(frozen=True, slots=True)
