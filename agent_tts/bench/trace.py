@@ -9,8 +9,7 @@ from __future__ import annotations
 import http.server
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -18,7 +17,7 @@ from rich.bar import Bar
 
 from agent_tts.bench.report import table
 from agent_tts.bench.scenario import CallSample
-from agent_tts.bench.statistics import percentiles, serving
+from agent_tts.bench.statistics import percentiles
 
 SENT, HEARD = "sent", "heard"  # at the client; the other points are events of the node's span
 # What a request goes through, one after the other: a stage, and the point where it ends.
@@ -115,9 +114,3 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Silent."""
-
-
-@contextmanager
-def collector() -> Iterator[Collector]:
-    with serving(Collector(), "collector") as server:
-        yield server

@@ -36,6 +36,7 @@ from agent_tts.bench.runner import (
     rtc_figures,
 )
 from agent_tts.bench.scenario import LLM_MS, MIX_S, REQUEST_S, SPOKEN_S, Scenario
+from agent_tts.bench.statistics import serving
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.cli.progress import progress
@@ -383,7 +384,7 @@ def trace(options: cli.TraceOptions) -> None:
         from agent_tts.bench import trace as stages
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
     wanted = at_random(cli.numbers("--rate", options.rate, float), **fields)
-    with stages.collector() as spans:
+    with serving(stages.Collector(), "collector") as spans:
         settings = room(wanted, options.text.frames) | {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, results = measured(options, wanted, settings)
     points = spans.events("context")
