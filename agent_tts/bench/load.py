@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -195,13 +196,9 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
 def front_growth(samples: Sequence[CallSample], looks: Sequence[NodeStats]) -> list[tuple[float, float]]:
     """(thousands of contexts begun, MiB of the front) for each look after the warm-up."""
     begun = [sample.begin for sample in samples]
-    points, number = [], 0
-    for look in looks:
-        while number < len(begun) and begun[number] <= look.at:
-            number += 1
-        if SOAK_WARMUP * len(begun) <= number < len(begun):
-            points.append((number / 1_000, look.front.rss_mib))
-    return points
+    numbers = [bisect_right(begun, look.at) for look in looks]
+    points = zip(numbers, (look.front.rss_mib for look in looks), strict=True)
+    return [(number / 1_000, mib) for number, mib in points if SOAK_WARMUP * len(begun) <= number < len(begun)]
 
 
 def _short(look: NodeStats, start: float) -> dict[str, Any]:

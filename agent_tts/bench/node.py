@@ -23,7 +23,7 @@ from agent_tts.bench.statistics import background
 from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.system.in_child import die_with
-from agent_tts.system.processes import stat_of
+from agent_tts.system.processes import ends, stat_of
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
@@ -76,7 +76,10 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                     await asyncio.sleep(POLL_S)
             yield OwnNode(address, process.pid, processes_of(process.pid))
         finally:
-            await _stop(process)
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            if not await ends(process, STOP_S):
+                raise TimeoutError
 
 
 async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -> None:
@@ -92,18 +95,6 @@ async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -
             print(f"node: {line}", file=sys.stderr)
     if not url.done():
         url.set_exception(EngineLost(f"the node did not start: {' / '.join(said) or 'it said nothing'}"))
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 def children_of(pid: int) -> list[int]:

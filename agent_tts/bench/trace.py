@@ -7,6 +7,7 @@ A client sends a trace id with each connection; the node's span of its context t
 from __future__ import annotations
 
 import http.server
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,23 +42,16 @@ BAR_WIDTH = 48  # characters
 Points = Mapping[str, float]  # seconds, on one clock
 
 
-def stages_ms(points: Points) -> dict[str, float] | None:
-    """How long each stage took; None where a point is missing."""
-    names = (SENT, *(end for _, end in STAGES))
-    if not all(name in points for name in names):
-        return None
-    ends = [points[name] for name in names]
-    return {stage: (after - before) * 1_000 for (stage, _), before, after in zip(STAGES, ends, ends[1:], strict=False)}
-
-
 def figures(name: str, calls: Sequence[CallSample], node: Mapping[str, Points]) -> dict[str, Any]:
     """Percentiles of the stages of some calls, in ms; `untraced` is how many calls are not among them."""
-    timelines = []
+    whole = []
     for call in calls:
         if call.sent_at is not None and call.first_audio_at is not None and call.error is None:
-            ours = {SENT: call.sent_at, HEARD: call.first_audio_at}
-            timelines.append(stages_ms({**node.get(call.trace_id or "", {}), **ours}))
-    whole = [timeline for timeline in timelines if timeline is not None]
+            points = {**node.get(call.trace_id or "", {}), SENT: call.sent_at, HEARD: call.first_audio_at}
+            if all(end in points for _, end in STAGES):
+                ends = itertools.pairwise([SENT, *(end for _, end in STAGES)])
+                took_ms = [(points[end] - points[begin]) * 1_000 for begin, end in ends]
+                whole.append({stage: ms for (stage, _), ms in zip(STAGES, took_ms, strict=True)})
     return {
         "load": name,
         "requests": len(calls),

@@ -137,11 +137,7 @@ def wyoming(
 @command_of(app, run="agent_tts.cli.doctor:doctor")
 def doctor(
     context: typer.Context,
-    host: shared.Host = None,
-    port: shared.Port = None,
-    engine: shared.Engine = None,
-    tls_cert: shared.TlsCert = None,
-    tls_key: shared.TlsKey = None,
+    node: Any = NODE,
     config: Config = None,
     set_: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -16,6 +16,7 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
+from agent_tts.system.processes import ends
 
 FORMATS = {
     ".wav": "wav",
@@ -149,14 +150,8 @@ class PlayerSink:
             return
         assert process.stdin is not None
         process.stdin.close()
-        try:
-            if whole:
-                async with asyncio.timeout(self._written / (2 * SAMPLE_RATE) + PLAYED_S):
-                    await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        if not await ends(process, self._written / (2 * SAMPLE_RATE) + PLAYED_S if whole else 0) and whole:
+            raise TimeoutError
 
 
 class PlayerEnded(SpeechError):
