@@ -119,6 +119,11 @@ class NodeConnection:
         """Whether new contexts may begin: it is not lost, and the node does not drain."""
         return self.lost is None and not self.draining
 
+    @property
+    def contexts(self) -> int:
+        """How many are open on it."""
+        return len(self._utterances)
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context and wait for its slot. Cancelling it stops the context.
 

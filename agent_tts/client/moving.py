@@ -89,6 +89,10 @@ class MovingConnection:
     def is_usable(self) -> bool:
         return self.lost is None and self._node.is_usable
 
+    @property
+    def contexts(self) -> int:
+        return self._node.contexts
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
         """See `NodeConnection.open`. While another node is looked for, it waits."""
         while self._node.lost is not None:

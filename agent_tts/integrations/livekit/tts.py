@@ -17,7 +17,7 @@ from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import SettingsError, SpeechError, Starved
-from agent_tts.integrations.livekit.pool import Pool
+from agent_tts.integrations.pool import Pool
 from agent_tts.messages import Audio, Finished, Word, Words
 from agent_tts.protocol.options import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
@@ -171,10 +171,10 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
     """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
     asked = time.perf_counter()
     with api_errors():
-        async with stream._pool.connection(stream._conn_options.timeout) as (node, is_reused):
-            stream._acquire_time, stream._connection_reused = time.perf_counter() - asked, is_reused
-            async with node.begin(**stream._session) as speech:
-                yield node, speech
+        node, stream._connection_reused = await stream._pool.usable(stream._conn_options.timeout)
+        stream._acquire_time = time.perf_counter() - asked
+        async with node.begin(**stream._session) as speech:
+            yield node, speech
 
 
 @contextmanager
