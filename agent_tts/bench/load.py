@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.node import NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
+from agent_tts.bench.node import MeasuredNode, NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
 from agent_tts.bench.runner import (
-    MeasuredNode,
     ScenarioResult,
     first_audio_ms,
     measure,
@@ -89,7 +88,7 @@ async def storm(node: MeasuredNode) -> Outcome:
         prepared(node, idle) as connect,
         prepared(node, health) as probe,
         prepared(node, good) as speak,
-        watched(node.http_url, node.pid, STORM_LOOK_S) as watch,
+        watched(node.url, node.pid, STORM_LOOK_S) as watch,
     ):
         start = start_time()
         idled, probed, result = await asyncio.gather(connect(start), probe(start), speak(start + STORM_AFTER_S))
@@ -130,7 +129,7 @@ async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> O
     """Thousands of short contexts, while the engine is killed repeatedly."""
     kills: list[int] = []
     async with (
-        watched(node.http_url, node.pid, LOOK_S) as watch,
+        watched(node.url, node.pid, LOOK_S) as watch,
         prepared(node, scenario) as run,
     ):
         before = await settled(watch)
@@ -215,7 +214,7 @@ def _short(look: NodeStats, start: float) -> dict[str, Any]:
 
 async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:
     """Run a scenario; returns its result, the node before and after, and figures."""
-    async with watched(node.http_url, node.pid, LOOK_S) as watch:
+    async with watched(node.url, node.pid, LOOK_S) as watch:
         before = watch.looks[0]
         result = await measure(node, scenario)
         after = await settled(watch)

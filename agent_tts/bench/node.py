@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import linear_regression
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -39,14 +40,16 @@ MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnNode:
+class MeasuredNode:
     url: str  # http://127.0.0.1:port
-    pid: int  # of `agent-tts serve`
-    pids: dict[str, int]  # of all its processes, see `processes_of`
+    pid: int = 0  # of `agent-tts serve`; 0 of a running node
+    pids: Mapping[str, int] = field(default_factory=dict)  # of all its processes, see `processes_of`; none likewise
+    key: str | None = None
+    session: dict[str, Any] = field(default_factory=dict)  # that it has accepted: voice, lead_ms and the like
 
 
 @asynccontextmanager
-async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[OwnNode]:
+async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[MeasuredNode]:
     """Start a node process with these settings ("__" for the dots of keys); ready when entered, stopped with the block.
 
     Args:
@@ -74,7 +77,7 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                 address = await url
                 while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_S)
-            yield OwnNode(address, process.pid, processes_of(process.pid))
+            yield MeasuredNode(address, process.pid, processes_of(process.pid))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()

@@ -23,9 +23,8 @@ from agent_tts.bench import load as loads
 from agent_tts.bench import mix as mixes
 from agent_tts.bench import report, scenario
 from agent_tts.bench.load import Outcome
-from agent_tts.bench.node import own_node, pin
+from agent_tts.bench.node import MeasuredNode, own_node, pin
 from agent_tts.bench.runner import (
-    MeasuredNode,
     ScenarioResult,
     first_audio_ms,
     is_clean,
@@ -40,7 +39,7 @@ from agent_tts.bench.statistics import serving
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.cli.progress import progress
-from agent_tts.client.connection import http_url, stream_url
+from agent_tts.client.connection import http_url
 from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError, needing
@@ -111,16 +110,16 @@ async def target(
         if options.openai:
             asked = {"model": "tts-1", "voice": session.get("voice") or "alloy"}
             url = http_url(options.url.rstrip("/").removesuffix("/v1"))
-            yield MeasuredNode("", url, options.key, session=asked), {"engine": options.url, **asked}
+            yield MeasuredNode(url, key=options.key, session=asked), {"engine": options.url, **asked}
             return
-        node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
+        node = MeasuredNode(http_url(options.url), key=options.key, session=dict(session))
         yield node, await _info(node)
         return
     settings |= options.settings
     with checkpoint(options) as model:
         asked = model.session(session) if model else dict(session)
         async with own_node(**settings, **(model.settings if model else {})) as own:
-            node = MeasuredNode(stream_url(own.url), own.url, None, own.pid, own.pids, asked)
+            node = replace(own, session=asked)
             info = {**await _info(node), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type
@@ -157,7 +156,7 @@ def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
     """What a node tells of itself; it has accepted the session, too."""
-    async with connect(node.ws_url, api_key=node.key, **node.session) as connection:
+    async with connect(node.url, api_key=node.key, **node.session) as connection:
         info = connection.info
         return {"engine": info.engine, "model": info.model, "limits": info.limits}
 
