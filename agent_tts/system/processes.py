@@ -71,7 +71,8 @@ async def ends(process: asyncio.subprocess.Process, within_s: float) -> bool:
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    # asyncio's own method polls the process, and so takes its exit code from the watcher.
+                    process.kill() if sys.platform == "win32" else os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
     return False
 
