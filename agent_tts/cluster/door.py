@@ -190,15 +190,8 @@ class Door:
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ip_address(self.host).version == 6 else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            listener.bind((self.host, self.port))
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        listener = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return listener
 
     def _text(self) -> str:
