@@ -98,6 +98,7 @@ async def storm(node: MeasuredNode) -> Outcome:
     probe_ms = [1_000 * sample.stay_s for sample in probed.samples if sample.stay_s is not None]
     rss = [look.front.rss_mib for look in watch.looks]
     now, then = (percentile(first_audio_ms(some.samples), 95) for some in (result, calm))
+    later_ms = None if now is None or then is None else round(now - then, 1)
     figures = {
         "load": "storm",
         **_figures(result),
@@ -114,11 +115,7 @@ async def storm(node: MeasuredNode) -> Outcome:
         Promise("strangers who were still there in the end", len(connected) - len(stayed_s), 0),
         Promise("longest stay of a stranger, s", max(stayed_s, default=None), GONE_S),
         Promise("probes of /health that failed", sum(sample.error is not None for sample in probed.samples), 0),
-        Promise(
-            "first audio later than without the storm, ms, p95",
-            None if now is None or then is None else round(now - then, 1),
-            LATER_MS,
-        ),
+        Promise("first audio later than without the storm, ms, p95", later_ms, LATER_MS),
         Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
         Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
         Promise("file descriptors of the front, after it, more", after.front.fds - watch.looks[0].front.fds, 0),
@@ -159,16 +156,14 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
     )
     engine_rss = [process.rss_mib for look in looks for process in look.engines]
     quarter = max(1, len(samples) // 4)
-    ttfa_p95 = [percentile(first_audio_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
+    quarters = {"first quarter": samples[:quarter], "last quarter": samples[-quarter:]}
     figures: dict[str, Any] = {
         **_figures(result),
         "kills": kills,
         "front_rss_mib": {"first": before.front.rss_mib, "last": after.front.rss_mib},
         "front_mib_per_1000": growth,
         "engine_rss_mib": {"least": min(engine_rss, default=None), "most": max(engine_rss, default=None)},
-        "ttfa_p95_ms": dict(
-            zip(("first quarter", "last quarter"), (ms and round(ms, 2) for ms in ttfa_p95), strict=True)
-        ),
+        "ttfa_p95_ms": {name: percentiles(first_audio_ms(some), 95)["p95"] for name, some in quarters.items()},
         "looks": [_short(look, looks[0].at) for look in looks[:: max(1, len(looks) // 200)]],
     }
     failed = sum(sample.error not in (None, LOST) for sample in samples)

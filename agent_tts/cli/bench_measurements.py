@@ -67,13 +67,8 @@ REQUESTS = [
     *(("load", "load"), ("requests", "requests"), ("connect ms", "connect_ms.p50")),
     *(("first audio p50", "ttfa_ms.p50"), ("p95", "ttfa_ms.p95"), ("p99", "ttfa_ms.p99"), ("most", "ttfa_ms.p100")),
     *(("audible p50", "audible_ms.p50"), ("p95", "audible_ms.p95"), ("packets late p99", "late_ms.p99")),
-    *(
-        ("gaps", "gaps"),
-        ("callers", "callers_with_gaps"),
-        ("longest", "longest_gap_ms"),
-        ("audio s/s", "audio_s_per_s"),
-        ("in all", "sum_audio_s_per_s"),
-    ),
+    *(("gaps", "gaps"), ("callers", "callers_with_gaps"), ("longest", "longest_gap_ms")),
+    *(("audio s/s", "audio_s_per_s"), ("in all", "sum_audio_s_per_s")),
 ]
 
 
@@ -254,9 +249,8 @@ def told(options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object
     found = list(zip(wanted, results, strict=True))
     runs = [run for pair in found for run in request_runs(*pair)]
     columns = [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS]
-    print_runs(
-        f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}", columns, runs, "{load}"
-    )
+    title = f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}"
+    print_runs(title, columns, runs, "{load}")
     print_memory(info)
     return info, runs, [(one.name, first_audio_ms(measured_calls(result))) for one, result in found]
 
@@ -494,15 +488,9 @@ def frame(options: cli.FrameOptions) -> None:
         for run in frames.measure(speech, sizes, options.context, EightBits(*FP8[kind]), fused=options.fused)
     ]
     versions = frames.versions()
-    rows = [
-        (
-            " ".join(run["fp8"]),
-            run["batch"],
-            *(f"{run['ms'][part]:.2f}" if part in run["ms"] else None for part in frames.PARTS),
-            run["audio_s_per_s"],
-        )
-        for run in runs
-    ]
+    cells = [{part: f"{ms:.2f}" for part, ms in run["ms"].items()} for run in runs]
+    shown = [run | row | {"fp8": " ".join(run["fp8"])} for run, row in zip(runs, cells, strict=True)]
+    columns = [*((name, name) for name in ("fp8", "batch", *frames.PARTS)), ("audio s/s", "audio_s_per_s")]
     title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {options.context}"
-    report.table(title, ("fp8", "batch", *frames.PARTS, "audio s/s"), rows)
+    report.table_of(title, columns, shown)
     outputs.write("frame", {"model": name, **versions}, runs)
