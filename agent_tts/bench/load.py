@@ -150,10 +150,8 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
     """Figures and promises of a soak between `before` and `after`."""
     samples, looks = result.samples, watch.looks
     growth = round(slope(front_growth(samples, looks)), 3)
-    starts, tasks = (
-        after.total(f"agent_tts_{name}") - before.total(f"agent_tts_{name}")
-        for name in ("engine_starts_total", "tasks")
-    )
+    starts = after.total("agent_tts_engine_starts_total") - before.total("agent_tts_engine_starts_total")
+    tasks = after.total("agent_tts_tasks") - before.total("agent_tts_tasks")
     engine_rss = [process.rss_mib for look in looks for process in look.engines]
     quarter = max(1, len(samples) // 4)
     quarters = {"first quarter": samples[:quarter], "last quarter": samples[-quarter:]}

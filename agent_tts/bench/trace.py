@@ -58,9 +58,7 @@ def figures(name: str, calls: Sequence[CallSample], node: Mapping[str, Points]) 
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "untraced": len(calls) - len(whole),
         "ttfa_ms": percentiles([sum(timeline.values()) for timeline in whole], 50, 95, digits=3),
-        "stages": {
-            stage: percentiles([timeline[stage] for timeline in whole], 50, 95, digits=3) for stage, _ in STAGES
-        },
+        "stages": {name: percentiles([one[name] for one in whole], 50, 95, digits=3) for name, _ in STAGES},
     }
 
 

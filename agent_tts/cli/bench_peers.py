@@ -57,13 +57,9 @@ class PeerEngine:
             return "unknown"
 
 
-PEERS = {
-    peer.name: peer
-    for peer in (
-        PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
-        PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
-    )
-}
+QWEN_TTS = PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request")
+FASTER = PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame")
+PEERS = {peer.name: peer for peer in (QWEN_TTS, FASTER)}
 
 
 @dataclass(frozen=True, slots=True)

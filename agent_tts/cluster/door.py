@@ -162,14 +162,10 @@ class Door:
                     write_private(self._folder / haproxy.CERTIFICATE, self._read_certificate(self._tls))
                 self._certificate = (self._folder / haproxy.CERTIFICATE).read_text()
             env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
-            fd = self._listener.fileno()
+            fd, command = self._listener.fileno(), [_program(), "-db", "-f", "haproxy.cfg"]
+            env[haproxy.LISTENER] = str(fd)
             self._process = ChildProcess("HAProxy")
-            await self._process.spawn_program(
-                [_program(), "-db", "-f", "haproxy.cfg"],
-                env=env | {haproxy.LISTENER: str(fd)},
-                pass_fds=[fd],
-                cwd=self._folder,
-            )
+            await self._process.spawn_program(command, env=env, pass_fds=[fd], cwd=self._folder)
         except OSError as error:
             raise SettingsError(f"the door cannot start: {error}") from error
         assert self._process.pid is not None
