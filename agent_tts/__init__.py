@@ -37,21 +37,13 @@ __all__ = [
     "connect",
 ]
 
-# The module of each name that is not in `messages`.
-_HOMES = {
-    "ConnectionLost": "client.connection",
-    "MovingConnection": "client.moving",
-    "NodeConnection": "client.connection",
-    "RemoteUtterance": "client.utterance",
-    "ResumableUtterance": "client.resuming",
-    "SpeechError": "errors",
-    "connect": "client.moving",
-}
+# Modules that have all of these names, the light ones first.
+_HOMES = ("errors", "messages", "client.utterance", "client.moving")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    homes = (import_module(f"agent_tts.{home}") for home in _HOMES if name in __all__)
+    if (home := next((home for home in homes if hasattr(home, name)), None)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"agent_tts.{_HOMES.get(name, 'messages')}")
     value = globals()[name] = getattr(home, name)
     return value

@@ -28,7 +28,8 @@ class SpeechError(Exception):
     status: ClassVar[int] = 500  # the HTTP status of the same error
     context_id: str | None = None  # the client's id of the context that it concerns; None: it does not say
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        cls.code, cls.status = code or cls.code, status or cls.status
         BY_CODE.setdefault(cls.code, cls)
 
     def __init__(self, message: str, *, retry_after_ms: int | None = None) -> None:
@@ -50,8 +51,7 @@ class Internal(SpeechError):
     """A fault of the node."""
 
 
-class BadMessage(SpeechError):
-    code, status = "bad_message", 400
+class BadMessage(SpeechError, code="bad_message", status=400): ...
 
 
 class InvalidRequest(BadMessage):
@@ -62,109 +62,82 @@ class InvalidRequest(BadMessage):
         self.param = param
 
 
-class UnknownType(SpeechError):
-    code, status = "unknown_type", 400
+class UnknownType(SpeechError, code="unknown_type", status=400): ...
 
 
-class UnsupportedProtocol(SpeechError):
-    code, status = "unsupported_protocol", 400
+class UnsupportedProtocol(SpeechError, code="unsupported_protocol", status=400): ...
 
 
-class UnknownContext(SpeechError):
-    code, status = "unknown_context", 404
+class UnknownContext(SpeechError, code="unknown_context", status=404): ...
 
 
-class ContextExists(SpeechError):
-    code, status = "context_exists", 409
+class ContextExists(SpeechError, code="context_exists", status=409): ...
 
 
-class ContextLimit(SpeechError):
-    code, status = "context_limit", 429
+class ContextLimit(SpeechError, code="context_limit", status=429): ...
 
 
-class TextTooLong(SpeechError):
-    code, status = "text_too_long", 413
+class TextTooLong(SpeechError, code="text_too_long", status=413): ...
 
 
-class UnknownModel(SpeechError):
-    code, status = "model_not_found", 404
+class UnknownModel(SpeechError, code="model_not_found", status=404): ...
 
 
-class UnknownVoice(SpeechError):
-    code, status = "unknown_voice", 400
+class UnknownVoice(SpeechError, code="unknown_voice", status=400): ...
 
 
-class VoiceExists(SpeechError):
-    code, status = "voice_exists", 409
+class VoiceExists(SpeechError, code="voice_exists", status=409): ...
 
 
-class VoiceLimit(SpeechError):
-    # Not 429: trying again does not help.
-    code, status = "voice_limit", 409
+# Not 429: trying again does not help.
+class VoiceLimit(SpeechError, code="voice_limit", status=409): ...
 
 
-class StorageFull(SpeechError):
-    code, status = "storage_full", 507
+class StorageFull(SpeechError, code="storage_full", status=507): ...
 
 
-class UnknownDictionary(SpeechError):
-    code, status = "unknown_dictionary", 404
+class UnknownDictionary(SpeechError, code="unknown_dictionary", status=404): ...
 
 
-class UnknownConsent(SpeechError):
-    code, status = "unknown_consent", 404
+class UnknownConsent(SpeechError, code="unknown_consent", status=404): ...
 
 
-class UnsupportedLanguage(SpeechError):
-    code, status = "unsupported_language", 400
+class UnsupportedLanguage(SpeechError, code="unsupported_language", status=400): ...
 
 
-class UnsupportedFormat(SpeechError):
-    code, status = "unsupported_format", 400
+class UnsupportedFormat(SpeechError, code="unsupported_format", status=400): ...
 
 
-class Unsupported(SpeechError):
-    # Not 501: OpenAI's client would try again.
-    code, status = "unsupported", 400
+# Not 501: OpenAI's client would try again.
+class Unsupported(SpeechError, code="unsupported", status=400): ...
 
 
-class AtCapacity(SpeechError):
-    code, status = "at_capacity", 503
+class AtCapacity(SpeechError, code="at_capacity", status=503): ...
 
 
-class RateLimited(SpeechError):
-    code, status = "rate_limited", 429
+class RateLimited(SpeechError, code="rate_limited", status=429): ...
 
 
-class Starved(SpeechError):
-    code, status = "starved", 408
+class Starved(SpeechError, code="starved", status=408): ...
 
 
-class RequestTimeout(SpeechError):
-    code, status = "timeout", 408
+class RequestTimeout(SpeechError, code="timeout", status=408): ...
 
 
-class SlowConsumer(SpeechError):
-    code, status = "slow_consumer", 408
+class SlowConsumer(SpeechError, code="slow_consumer", status=408): ...
 
 
-class EngineLost(SpeechError):
-    code, status = "engine_lost", 503
+class EngineLost(SpeechError, code="engine_lost", status=503): ...
 
 
-class Unauthorized(SpeechError):
-    code, status = "unauthorized", 401
+class Unauthorized(SpeechError, code="unauthorized", status=401): ...
 
 
-class Forbidden(Unauthorized):
+class Forbidden(Unauthorized, code="forbidden", status=403):
     """No key would help: the request came to a host, or from an origin, that the settings do not allow."""
 
-    code, status = "forbidden", 403
 
-
-class Draining(SpeechError):
-    code, status = "draining", 503
-
+class Draining(SpeechError, code="draining", status=503):
     def __init__(self, message: str = "the node is going away: use another one", **options: Any) -> None:
         super().__init__(message, **options)
 

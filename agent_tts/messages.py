@@ -122,6 +122,10 @@ class Word:
     char_start: int  # offsets in the context's text; from an engine, in the text of its `Append`s
     char_end: int
 
+    def moved(self, ms: int, chars: int) -> Word:
+        times = (self.start_ms + ms, self.end_ms + ms)
+        return Word(self.word, *times, self.char_start + chars, self.char_end + chars)
+
 
 @dataclass(frozen=True, slots=True)
 class Words(_Message[K]):

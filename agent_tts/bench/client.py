@@ -1,6 +1,6 @@
 """A client process: `python -m agent_tts.bench.client`, see `workers`. It makes its part of a scenario's calls.
 
-Its job is a scenario, the node's addresses, the transports of its calls, and which part of them is its own. It is ready
+Its job is a scenario, the node's address, the transports of its calls, and which part of them is its own. It is ready
 once its WebRTC peers are connected, if it has any; the word to go says when; its answer is a sample for each call.
 """
 
@@ -24,6 +24,7 @@ from agent_tts.bench.connection import OPEN_S, dial, send_text
 from agent_tts.bench.scenario import LAST, CallListener, CallSample, Scenario, ScenarioCall
 from agent_tts.bench.statistics import lag_watched, percentiles
 from agent_tts.bench.workers import KEY, ready, work
+from agent_tts.client.connection import stream_url
 from agent_tts.errors import SpeechError
 from agent_tts.serve.processes.process import event_loop_factory
 
@@ -41,8 +42,8 @@ SETTLE_S = 5.0  # for the node to say that it is over, and to answer a ping afte
 class Caller:
     """Makes calls to one node. Errors of a call are in its sample."""
 
-    def __init__(self, urls: dict[str, str], key: str | None, scenario: Scenario) -> None:
-        self._urls = urls
+    def __init__(self, url: str, key: str | None, scenario: Scenario) -> None:
+        self._url = url
         self._key = key
         self._scenario = scenario
         # `run` sets them; audio is measured in the window.
@@ -54,7 +55,7 @@ class Caller:
         self._peers: list[ListeningPeer] = []
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(base_url=urls.get("http", ""), headers=headers, timeout=OPEN_S, limits=limits)
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=OPEN_S, limits=limits)
         self._numbers = itertools.count()
         self.samples: list[CallSample] = []
 
@@ -139,7 +140,7 @@ class Caller:
             listener.sample.trace_id = token_hex(TRACE_ID_BYTES)
         trace_id = listener.sample.trace_id
         parent = f"00-{trace_id}-{token_hex(SPAN_ID_BYTES)}-01" if trace_id is not None else None
-        connection = await dial(self._urls["ws"], self._key, parent)
+        connection = await dial(stream_url(self._url), self._key, parent)
         listener.sample.connected_at = time.monotonic()
         try:
             connection.observer = listener.saw
@@ -263,7 +264,7 @@ class Caller:
                 await peer.close()
 
     async def _stay_idle(self, call: ScenarioCall, listener: CallListener, place: int) -> None:
-        parts = urlsplit(self._urls["http"])
+        parts = urlsplit(self._url)
         try:
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
         except OSError:
@@ -300,7 +301,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     """See `work`."""
     trace = [ScenarioCall(**call) for call in job["scenario"]["trace"]]
     scenario, part, parts = Scenario(**job["scenario"] | {"trace": trace}), job["part"], job["parts"]
-    caller = Caller(job["urls"], os.environ.get(KEY), scenario)
+    caller = Caller(job["url"], os.environ.get(KEY), scenario)
     try:
         await caller.connect(len(range(part, scenario.peers, parts)))
         start = (await ready())["start"]

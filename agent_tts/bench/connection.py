@@ -159,14 +159,12 @@ async def dial(url: str, key: str | None = None, traceparent: str | None = None)
     """
     parts = urlsplit(url)
     secure = parts.scheme == "wss"
+    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(OPEN_S):
         try:
             _, connection = await loop.create_connection(
-                lambda: RawConnection(url, key, traceparent),
-                parts.hostname or "",
-                parts.port or (443 if secure else 80),
-                ssl=secure or None,
+                lambda: RawConnection(url, key, traceparent), host, port, ssl=secure or None
             )
         except OSError as error:
             raise ConnectionLost(f"no node answers at {parts.netloc}: {type(error).__name__}") from error

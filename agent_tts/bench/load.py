@@ -7,14 +7,14 @@ import contextlib
 import os
 import signal
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent_tts.bench import scenario as scenarios
-from agent_tts.bench.node import NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
+from agent_tts.bench.node import MeasuredNode, NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
 from agent_tts.bench.runner import (
-    MeasuredNode,
     ScenarioResult,
     first_audio_ms,
     measure,
@@ -88,7 +88,7 @@ async def storm(node: MeasuredNode) -> Outcome:
         prepared(node, idle) as connect,
         prepared(node, health) as probe,
         prepared(node, good) as speak,
-        watched(node.http_url, node.pid, STORM_LOOK_S) as watch,
+        watched(node.url, node.pid, STORM_LOOK_S) as watch,
     ):
         start = start_time()
         idled, probed, result = await asyncio.gather(connect(start), probe(start), speak(start + STORM_AFTER_S))
@@ -98,6 +98,7 @@ async def storm(node: MeasuredNode) -> Outcome:
     probe_ms = [1_000 * sample.stay_s for sample in probed.samples if sample.stay_s is not None]
     rss = [look.front.rss_mib for look in watch.looks]
     now, then = (percentile(first_audio_ms(some.samples), 95) for some in (result, calm))
+    later_ms = None if now is None or then is None else round(now - then, 1)
     figures = {
         "load": "storm",
         **_figures(result),
@@ -114,11 +115,7 @@ async def storm(node: MeasuredNode) -> Outcome:
         Promise("strangers who were still there in the end", len(connected) - len(stayed_s), 0),
         Promise("longest stay of a stranger, s", max(stayed_s, default=None), GONE_S),
         Promise("probes of /health that failed", sum(sample.error is not None for sample in probed.samples), 0),
-        Promise(
-            "first audio later than without the storm, ms, p95",
-            None if now is None or then is None else round(now - then, 1),
-            LATER_MS,
-        ),
+        Promise("first audio later than without the storm, ms, p95", later_ms, LATER_MS),
         Promise("memory of the front, most, MiB more", round(max(rss) - rss[0], 1), GROWTH_MIB),
         Promise("memory of the front, after it, MiB more", round(rss[-1] - rss[0], 1), KEPT_MIB),
         Promise("file descriptors of the front, after it, more", after.front.fds - watch.looks[0].front.fds, 0),
@@ -129,7 +126,7 @@ async def soak(node: MeasuredNode, scenario: Scenario, kill_every_s: float) -> O
     """Thousands of short contexts, while the engine is killed repeatedly."""
     kills: list[int] = []
     async with (
-        watched(node.http_url, node.pid, LOOK_S) as watch,
+        watched(node.url, node.pid, LOOK_S) as watch,
         prepared(node, scenario) as run,
     ):
         before = await settled(watch)
@@ -153,22 +150,18 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
     """Figures and promises of a soak between `before` and `after`."""
     samples, looks = result.samples, watch.looks
     growth = round(slope(front_growth(samples, looks)), 3)
-    starts, tasks = (
-        after.total(f"agent_tts_{name}") - before.total(f"agent_tts_{name}")
-        for name in ("engine_starts_total", "tasks")
-    )
+    starts = after.total("agent_tts_engine_starts_total") - before.total("agent_tts_engine_starts_total")
+    tasks = after.total("agent_tts_tasks") - before.total("agent_tts_tasks")
     engine_rss = [process.rss_mib for look in looks for process in look.engines]
     quarter = max(1, len(samples) // 4)
-    ttfa_p95 = [percentile(first_audio_ms(some), 95) for some in (samples[:quarter], samples[-quarter:])]
+    quarters = {"first quarter": samples[:quarter], "last quarter": samples[-quarter:]}
     figures: dict[str, Any] = {
         **_figures(result),
         "kills": kills,
         "front_rss_mib": {"first": before.front.rss_mib, "last": after.front.rss_mib},
         "front_mib_per_1000": growth,
         "engine_rss_mib": {"least": min(engine_rss, default=None), "most": max(engine_rss, default=None)},
-        "ttfa_p95_ms": dict(
-            zip(("first quarter", "last quarter"), (ms and round(ms, 2) for ms in ttfa_p95), strict=True)
-        ),
+        "ttfa_p95_ms": {name: percentiles(first_audio_ms(some), 95)["p95"] for name, some in quarters.items()},
         "looks": [_short(look, looks[0].at) for look in looks[:: max(1, len(looks) // 200)]],
     }
     failed = sum(sample.error not in (None, LOST) for sample in samples)
@@ -195,13 +188,9 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
 def front_growth(samples: Sequence[CallSample], looks: Sequence[NodeStats]) -> list[tuple[float, float]]:
     """(thousands of contexts begun, MiB of the front) for each look after the warm-up."""
     begun = [sample.begin for sample in samples]
-    points, number = [], 0
-    for look in looks:
-        while number < len(begun) and begun[number] <= look.at:
-            number += 1
-        if SOAK_WARMUP * len(begun) <= number < len(begun):
-            points.append((number / 1_000, look.front.rss_mib))
-    return points
+    numbers = [bisect_right(begun, look.at) for look in looks]
+    points = zip(numbers, (look.front.rss_mib for look in looks), strict=True)
+    return [(number / 1_000, mib) for number, mib in points if SOAK_WARMUP * len(begun) <= number < len(begun)]
 
 
 def _short(look: NodeStats, start: float) -> dict[str, Any]:
@@ -218,7 +207,7 @@ def _short(look: NodeStats, start: float) -> dict[str, Any]:
 
 async def _held(node: MeasuredNode, scenario: Scenario) -> tuple[ScenarioResult, NodeStats, NodeStats, dict[str, Any]]:
     """Run a scenario; returns its result, the node before and after, and figures."""
-    async with watched(node.http_url, node.pid, LOOK_S) as watch:
+    async with watched(node.url, node.pid, LOOK_S) as watch:
         before = watch.looks[0]
         result = await measure(node, scenario)
         after = await settled(watch)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import linear_regression
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,7 +24,7 @@ from agent_tts.bench.statistics import background
 from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.system.in_child import die_with
-from agent_tts.system.processes import stat_of
+from agent_tts.system.processes import ends, stat_of
 
 START_S = 300.0  # a large model is read from disk
 STOP_S = 15.0
@@ -39,14 +40,16 @@ MetricSamples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnNode:
+class MeasuredNode:
     url: str  # http://127.0.0.1:port
-    pid: int  # of `agent-tts serve`
-    pids: dict[str, int]  # of all its processes, see `processes_of`
+    pid: int = 0  # of `agent-tts serve`; 0 of a running node
+    pids: Mapping[str, int] = field(default_factory=dict)  # of all its processes, see `processes_of`; none likewise
+    key: str | None = None
+    session: dict[str, Any] = field(default_factory=dict)  # that it has accepted: voice, lead_ms and the like
 
 
 @asynccontextmanager
-async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[OwnNode]:
+async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterator[MeasuredNode]:
     """Start a node process with these settings ("__" for the dots of keys); ready when entered, stopped with the block.
 
     Args:
@@ -74,9 +77,12 @@ async def own_node(command: str = "serve", /, **settings: object) -> AsyncIterat
                 address = await url
                 while (await client.get(f"{address}/ready")).status_code != 200:  # noqa: ASYNC110 - another process
                     await asyncio.sleep(POLL_S)
-            yield OwnNode(address, process.pid, processes_of(process.pid))
+            yield MeasuredNode(address, process.pid, processes_of(process.pid))
         finally:
-            await _stop(process)
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            if not await ends(process, STOP_S):
+                raise TimeoutError
 
 
 async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -> None:
@@ -92,18 +98,6 @@ async def _read(process: asyncio.subprocess.Process, url: asyncio.Future[str]) -
             print(f"node: {line}", file=sys.stderr)
     if not url.done():
         url.set_exception(EngineLost(f"the node did not start: {' / '.join(said) or 'it said nothing'}"))
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 def children_of(pid: int) -> list[int]:

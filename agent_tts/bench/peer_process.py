@@ -96,15 +96,11 @@ def timed(speak: Speak) -> dict[str, float | None]:
     whole_s = time.monotonic() - begin
     first_s, samples, audible_s = (came[0][0] if came else 0.0), 0, None
     for at_s, chunk in came:
-        if audible_s is None and (at := audible_at(_int16(chunk), SAMPLE_RATE)) is not None:
+        pcm = np.rint(32_767 * np.clip(chunk, -1, 1)).astype(np.int16)
+        if audible_s is None and (at := audible_at(pcm, SAMPLE_RATE)) is not None:
             audible_s = max(at_s, first_s + samples / SAMPLE_RATE) + at / SAMPLE_RATE
         samples += len(chunk)
     return {"first_audio_s": first_s, "audible_s": audible_s, "whole_s": whole_s, "samples": samples}
-
-
-def _int16(wave: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
-    pcm: NDArray[np.int16] = np.rint(32_767 * np.clip(wave, -1, 1)).astype(np.int16)
-    return pcm
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:

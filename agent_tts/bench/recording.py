@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 import httpx
 import numpy as np
 
+from agent_tts.bench.node import MeasuredNode
 from agent_tts.bench.quality import Recording
-from agent_tts.bench.runner import MeasuredNode
 from agent_tts.bench.statistics import background, together
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import connect
@@ -58,7 +58,7 @@ def from_node(node: MeasuredNode) -> Speak:
     async def speak(text: str, language: str, words_every_ms: float) -> Recording:
         paced: dict[str, Any] = {} if words_every_ms else {"lead_ms": None}
         options: dict[str, Any] = {**node.session, **paced, "language": language, "timestamps": "word", "seed": SEED}
-        async with connect(node.ws_url, api_key=node.key) as connection:
+        async with connect(node.url, api_key=node.key) as connection:
             utterance = await connection.open(**options)
 
             async def write() -> None:

@@ -100,10 +100,8 @@ class Plot:
     ) -> None:
         """Cumulative distributions of times in ms, a line for each."""
         for name, times_ms in runs:
-            if not times_ms:
-                continue
-            shares = [(rank + 1) / len(times_ms) for rank in range(len(times_ms))]
-            self.axes.step(sorted(times_ms), shares, where="post", label=name)
+            if times_ms:
+                self.axes.ecdf(times_ms, label=name)
         self.axes.set(title=title, xlabel=label, ylabel="share", ylim=(0, 1))
         self.axes.set_xscale("log")
         self.axes.xaxis.set_major_formatter("{x:g}")

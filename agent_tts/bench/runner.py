@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from agent_tts.bench.node import by_kind, cpu_percent, pin
+from agent_tts.bench.node import MeasuredNode, by_kind, cpu_percent, pin
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import mean_at_once, most_at_once, percentiles, together, worst
 from agent_tts.bench.workers import Worker, answers, workers
@@ -28,16 +28,6 @@ MESSAGES_A_CLIENT = 3_000  # a second: about a tenth of what keeps a core busy
 # Messages of a load, at most nearly.
 MESSAGES_A_CALL = 75  # six seconds of speech
 MESSAGES_PER_S_PACED, MESSAGES_PER_S_UNPACED = 20, 100  # of each of many callers at once
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredNode:
-    ws_url: str
-    http_url: str
-    key: str | None = None
-    pid: int = 0  # of `agent-tts serve`; 0 of a running node
-    pids: Mapping[str, int] = field(default_factory=dict)  # all its processes by name; empty for a running node
-    session: dict[str, Any] = field(default_factory=dict)  # that it has accepted: voice, lead_ms and the like
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +56,7 @@ async def prepared(
         SpeechError: one of them cannot do its job, or the node refuses the WebRTC peers.
         SettingsError: the machine has no such core.
     """
-    job = {"urls": {"ws": node.ws_url, "http": node.http_url}, "scenario": asdict(scenario)}
+    job = {"url": node.url, "scenario": asdict(scenario)}
     async with AsyncExitStack() as stack:
         found: list[Worker] = []
         for transports, parts in _groups(scenario, clients, len(cores)):

@@ -7,10 +7,10 @@ A client sends a trace id with each connection; the node's span of its context t
 from __future__ import annotations
 
 import http.server
+import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -18,7 +18,7 @@ from rich.bar import Bar
 
 from agent_tts.bench.report import table
 from agent_tts.bench.scenario import CallSample
-from agent_tts.bench.statistics import percentiles, serving
+from agent_tts.bench.statistics import percentiles
 
 SENT, HEARD = "sent", "heard"  # at the client; the other points are events of the node's span
 # What a request goes through, one after the other: a stage, and the point where it ends.
@@ -42,32 +42,23 @@ BAR_WIDTH = 48  # characters
 Points = Mapping[str, float]  # seconds, on one clock
 
 
-def stages_ms(points: Points) -> dict[str, float] | None:
-    """How long each stage took; None where a point is missing."""
-    names = (SENT, *(end for _, end in STAGES))
-    if not all(name in points for name in names):
-        return None
-    ends = [points[name] for name in names]
-    return {stage: (after - before) * 1_000 for (stage, _), before, after in zip(STAGES, ends, ends[1:], strict=False)}
-
-
 def figures(name: str, calls: Sequence[CallSample], node: Mapping[str, Points]) -> dict[str, Any]:
     """Percentiles of the stages of some calls, in ms; `untraced` is how many calls are not among them."""
-    timelines = []
+    whole = []
     for call in calls:
         if call.sent_at is not None and call.first_audio_at is not None and call.error is None:
-            ours = {SENT: call.sent_at, HEARD: call.first_audio_at}
-            timelines.append(stages_ms({**node.get(call.trace_id or "", {}), **ours}))
-    whole = [timeline for timeline in timelines if timeline is not None]
+            points = {**node.get(call.trace_id or "", {}), SENT: call.sent_at, HEARD: call.first_audio_at}
+            if all(end in points for _, end in STAGES):
+                ends = itertools.pairwise([SENT, *(end for _, end in STAGES)])
+                took_ms = [(points[end] - points[begin]) * 1_000 for begin, end in ends]
+                whole.append({stage: ms for (stage, _), ms in zip(STAGES, took_ms, strict=True)})
     return {
         "load": name,
         "requests": len(calls),
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
         "untraced": len(calls) - len(whole),
         "ttfa_ms": percentiles([sum(timeline.values()) for timeline in whole], 50, 95, digits=3),
-        "stages": {
-            stage: percentiles([timeline[stage] for timeline in whole], 50, 95, digits=3) for stage, _ in STAGES
-        },
+        "stages": {name: percentiles([one[name] for one in whole], 50, 95, digits=3) for name, _ in STAGES},
     }
 
 
@@ -115,9 +106,3 @@ class _Receiver(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Silent."""
-
-
-@contextmanager
-def collector() -> Iterator[Collector]:
-    with serving(Collector(), "collector") as server:
-        yield server

@@ -7,7 +7,6 @@ it has to say to a person goes to stderr. The API key is in AGENT_TTS_KEY.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
@@ -19,6 +18,7 @@ from typing import Any
 from agent_tts.bench.statistics import together
 from agent_tts.errors import SpeechError
 from agent_tts.system.in_child import settle
+from agent_tts.system.processes import ends
 
 LINE_BYTES = 1 << 28  # an answer with all of its samples is one line
 STOP_S = 5.0  # for a process to end, once it has answered
@@ -55,13 +55,7 @@ class Worker:
         """End it: at once, unless it has answered and ends by itself."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_S if self.answered else 0):
-                await self._process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        await ends(self._process, STOP_S if self.answered else 0)
 
 
 @asynccontextmanager

@@ -137,11 +137,7 @@ def wyoming(
 @command_of(app, run="agent_tts.cli.doctor:doctor")
 def doctor(
     context: typer.Context,
-    host: shared.Host = None,
-    port: shared.Port = None,
-    engine: shared.Engine = None,
-    tls_cert: shared.TlsCert = None,
-    tls_key: shared.TlsKey = None,
+    node: Any = NODE,
     config: Config = None,
     set_: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -176,7 +172,7 @@ def compile_(
     """
 
 
-@command_of(app, run="agent_tts.cli.convert:convert")
+@command_of(app, run="agent_tts.cli.compile:convert")
 def convert(
     model: Annotated[str, typer.Argument(help="A folder, or a hub id: ID, ID@REVISION.")],
     type_: Annotated[str, typer.Option("--type", help="q8, f16 or f32.")] = "q8",

@@ -23,9 +23,8 @@ from agent_tts.bench import load as loads
 from agent_tts.bench import mix as mixes
 from agent_tts.bench import report, scenario
 from agent_tts.bench.load import Outcome
-from agent_tts.bench.node import own_node, pin
+from agent_tts.bench.node import MeasuredNode, own_node, pin
 from agent_tts.bench.runner import (
-    MeasuredNode,
     ScenarioResult,
     first_audio_ms,
     is_clean,
@@ -36,10 +35,11 @@ from agent_tts.bench.runner import (
     rtc_figures,
 )
 from agent_tts.bench.scenario import LLM_MS, MIX_S, REQUEST_S, SPOKEN_S, Scenario
+from agent_tts.bench.statistics import serving
 from agent_tts.cli import bench as cli
 from agent_tts.cli.options import TERMINATED, complain
 from agent_tts.cli.progress import progress
-from agent_tts.client.connection import http_url, stream_url
+from agent_tts.client.connection import http_url
 from agent_tts.client.moving import connect
 from agent_tts.doctor.gpu import gpus
 from agent_tts.errors import SettingsError, needing
@@ -67,13 +67,8 @@ REQUESTS = [
     *(("load", "load"), ("requests", "requests"), ("connect ms", "connect_ms.p50")),
     *(("first audio p50", "ttfa_ms.p50"), ("p95", "ttfa_ms.p95"), ("p99", "ttfa_ms.p99"), ("most", "ttfa_ms.p100")),
     *(("audible p50", "audible_ms.p50"), ("p95", "audible_ms.p95"), ("packets late p99", "late_ms.p99")),
-    *(
-        ("gaps", "gaps"),
-        ("callers", "callers_with_gaps"),
-        ("longest", "longest_gap_ms"),
-        ("audio s/s", "audio_s_per_s"),
-        ("in all", "sum_audio_s_per_s"),
-    ),
+    *(("gaps", "gaps"), ("callers", "callers_with_gaps"), ("longest", "longest_gap_ms")),
+    *(("audio s/s", "audio_s_per_s"), ("in all", "sum_audio_s_per_s")),
 ]
 
 
@@ -110,16 +105,16 @@ async def target(
         if options.openai:
             asked = {"model": "tts-1", "voice": session.get("voice") or "alloy"}
             url = http_url(options.url.rstrip("/").removesuffix("/v1"))
-            yield MeasuredNode("", url, options.key, session=asked), {"engine": options.url, **asked}
+            yield MeasuredNode(url, key=options.key, session=asked), {"engine": options.url, **asked}
             return
-        node = MeasuredNode(stream_url(options.url), http_url(options.url), options.key, session=dict(session))
+        node = MeasuredNode(http_url(options.url), key=options.key, session=dict(session))
         yield node, await _info(node)
         return
     settings |= options.settings
     with checkpoint(options) as model:
         asked = model.session(session) if model else dict(session)
         async with own_node(**settings, **(model.settings if model else {})) as own:
-            node = MeasuredNode(stream_url(own.url), own.url, None, own.pid, own.pids, asked)
+            node = replace(own, session=asked)
             info = {**await _info(node), "settings": settings, "session": asked}
             if model:
                 info["model_type"] = model.config.tts_model_type
@@ -156,7 +151,7 @@ def checkpoint(options: cli.OwnNodeOptions) -> Iterator[BenchCheckpoint | None]:
 
 async def _info(node: MeasuredNode) -> dict[str, Any]:
     """What a node tells of itself; it has accepted the session, too."""
-    async with connect(node.ws_url, api_key=node.key, **node.session) as connection:
+    async with connect(node.url, api_key=node.key, **node.session) as connection:
         info = connection.info
         return {"engine": info.engine, "model": info.model, "limits": info.limits}
 
@@ -254,9 +249,8 @@ def told(options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object
     found = list(zip(wanted, results, strict=True))
     runs = [run for pair in found for run in request_runs(*pair)]
     columns = [*REQUESTS, *cpu_columns(runs), ("front us/frame", "us_per_frame.front"), ERRORS]
-    print_runs(
-        f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}", columns, runs, "{load}"
-    )
+    title = f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}"
+    print_runs(title, columns, runs, "{load}")
     print_memory(info)
     return info, runs, [(one.name, first_audio_ms(measured_calls(result))) for one, result in found]
 
@@ -383,7 +377,7 @@ def trace(options: cli.TraceOptions) -> None:
         from agent_tts.bench import trace as stages
     fields = _fields(options, warmup_s=options.warmup, duration_s=options.duration, traced=True)
     wanted = at_random(cli.numbers("--rate", options.rate, float), **fields)
-    with stages.collector() as spans:
+    with serving(stages.Collector(), "collector") as spans:
         settings = room(wanted, options.text.frames) | {"telemetry__endpoint": spans.url, "telemetry__stages": True}
         info, results = measured(options, wanted, settings)
     points = spans.events("context")
@@ -494,15 +488,9 @@ def frame(options: cli.FrameOptions) -> None:
         for run in frames.measure(speech, sizes, options.context, EightBits(*FP8[kind]), fused=options.fused)
     ]
     versions = frames.versions()
-    rows = [
-        (
-            " ".join(run["fp8"]),
-            run["batch"],
-            *(f"{run['ms'][part]:.2f}" if part in run["ms"] else None for part in frames.PARTS),
-            run["audio_s_per_s"],
-        )
-        for run in runs
-    ]
+    cells = [{part: f"{ms:.2f}" for part, ms in run["ms"].items()} for run in runs]
+    shown = [run | row | {"fp8": " ".join(run["fp8"])} for run, row in zip(runs, cells, strict=True)]
+    columns = [*((name, name) for name in ("fp8", "batch", *frames.PARTS)), ("audio s/s", "audio_s_per_s")]
     title = f"{versions['gpu']}, torch {versions['torch']}: ms a frame, context {options.context}"
-    report.table(title, ("fp8", "batch", *frames.PARTS, "audio s/s"), rows)
+    report.table_of(title, columns, shown)
     outputs.write("frame", {"model": name, **versions}, runs)

@@ -57,13 +57,9 @@ class PeerEngine:
             return "unknown"
 
 
-PEERS = {
-    peer.name: peer
-    for peer in (
-        PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request"),
-        PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame"),
-    )
-}
+QWEN_TTS = PeerEngine("qwen-tts", "qwen_tts", "0.1.1", "does not stream: its first audio is the whole request")
+FASTER = PeerEngine("faster-qwen3-tts", "faster_qwen3_tts", "0.2.5", "streams, a chunk for each frame")
+PEERS = {peer.name: peer for peer in (QWEN_TTS, FASTER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ async def measure_node(url: str, key: str | None, task: PeerTask) -> list[dict[s
     """Measure requests to a node, one after the other, as `peer_process.timed` does. Raises SpeechError: one failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
-    caller, call = Caller({"ws": url}, key, scenario), next(scenario.chain(0))
+    caller, call = Caller(url, key, scenario), next(scenario.chain(0))
     try:
         samples = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
     finally:
@@ -190,7 +186,7 @@ async def _measure(
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     with progress("agent-tts"):
         async with target(ours, session, **settings) as (node, info):
-            spoken = await measure_node(node.ws_url, node.key, task)
+            spoken = await measure_node(node.url, node.key, task)
     gpu = int(task.device.partition(":")[2] or 0)
     memory = info["gpus"][gpu]["memory_used_mib"] if "gpus" in info else None
     about = {"engine": "agent-tts", "version": __version__, "note": "a node, over a WebSocket"}

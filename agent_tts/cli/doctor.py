@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -21,15 +22,11 @@ def doctor(config: str | None, settings: dict[str, Any], *, as_json: bool) -> in
     findings = list(examine(loaded))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)
     if as_json:
-        print(json.dumps({"ok": not bad, "findings": [_fields(finding) for finding in findings]}, indent=1))
+        told = [{name: value for name, value in asdict(finding).items() if value} for finding in findings]
+        print(json.dumps({"ok": not bad, "findings": told}, indent=1))
     else:
         _show(findings, "agent-tts agent" if wants_agent(loaded) else "agent-tts serve", bad)
     return 1 if bad else 0
-
-
-def _fields(finding: Finding) -> dict[str, str]:
-    fields = {"what": finding.what, "verdict": finding.verdict.value, "found": finding.found}
-    return fields | ({"advice": finding.advice} if finding.advice else {})
 
 
 def _show(findings: list[Finding], command: str, bad: bool) -> None:

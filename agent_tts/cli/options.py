@@ -79,16 +79,10 @@ TlsKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its key; defau
 
 # The setting that each option, by the name of its parameter, stands for.
 SETTINGS = {
-    "host": "host",
-    "port": "port",
-    "slots": "slots",
-    "fronts": "fronts",
+    **{name: name for name in ("host", "port", "slots", "fronts", "log_level", "log_format", "engine")},
     "api_key": "auth.api_keys",
     "tls_cert": "tls.cert",
     "tls_key": "tls.key",
-    "log_level": "log_level",
-    "log_format": "log_format",
-    "engine": "engine",
     "model": "qwen3.models",
     "device": "qwen3.device",
     "dtype": "qwen3.dtype",
@@ -219,7 +213,7 @@ def command(function: Callable[..., None], place: str | None = None) -> Callable
                     called = getattr(import_module(module), name)
                 if "context" in given:
                     given["settings"] = settings_of(given["context"])
-                given = {name: given[name] for name in inspect.signature(called).parameters}
+                given = {name: given[name] for name in inspect.signature(called).parameters if name in given}
             if code := called(**given):
                 raise typer.Exit(code)
 

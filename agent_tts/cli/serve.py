@@ -18,28 +18,24 @@ from agent_tts.ipc.engine_process import engine_settings
 from agent_tts.serve.fronts import AGENT, front_count
 
 
-def serve(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
-    """Run a node until a signal ends it; returns the exit code."""
-    return _run(configuration, settings, None)
-
-
 def agent(configuration: ConfigFlags, settings: dict[str, Any]) -> int:
-    return _run(configuration, settings, AGENT)
+    return serve(configuration, settings, AGENT)
 
 
-def _run(configuration: ConfigFlags, flags: dict[str, Any], extension: str | None) -> int:
+def serve(configuration: ConfigFlags, settings: dict[str, Any], extension: str | None = None) -> int:
+    """Run a node until a signal ends it; returns the exit code."""
+
     def read() -> Loaded:
-        return load(find_config(configuration.config), flags)
+        return load(find_config(configuration.config), settings)
 
     loaded = read()
     if configuration.print_config:
         print(to_yaml(loaded), end="")
         return 0
-    settings = loaded.settings
     from agent_tts.serve.processes.process import leave
     from agent_tts.serve.processes.run import run
 
-    leave(run(settings, lambda url: welcome(settings, url), extension, lambda: read().settings))
+    leave(run(loaded.settings, lambda url: welcome(loaded.settings, url), extension, lambda: read().settings))
 
 
 def welcome(settings: Settings, url: str) -> None:

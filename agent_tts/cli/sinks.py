@@ -16,17 +16,11 @@ from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError, SpeechError
 from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
+from agent_tts.system.processes import ends
 
-FORMATS = {
-    ".wav": "wav",
-    ".mp3": "mp3",
-    ".flac": "flac",
-    ".opus": "opus",
-    ".ogg": "opus",
-    ".aac": "aac",
-    ".pcm": "pcm",
-    ".raw": "pcm",
-}
+# By the suffix of a file.
+FORMATS = {f".{name}": name for name in ("wav", "mp3", "flac", "opus")}
+FORMATS |= {".ogg": "opus", ".aac": "aac", ".pcm": "pcm", ".raw": "pcm"}
 
 PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 
@@ -149,14 +143,8 @@ class PlayerSink:
             return
         assert process.stdin is not None
         process.stdin.close()
-        try:
-            if whole:
-                async with asyncio.timeout(self._written / (2 * SAMPLE_RATE) + PLAYED_S):
-                    await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        if not await ends(process, self._written / (2 * SAMPLE_RATE) + PLAYED_S if whole else 0) and whole:
+            raise TimeoutError
 
 
 class PlayerEnded(SpeechError):

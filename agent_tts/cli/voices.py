@@ -59,11 +59,8 @@ def list_all(flags: ListFlags, settings: dict[str, Any]) -> None:
     if flags.json:
         print(found.model_dump_json(indent=2))
         return
-    shown = [
-        voice
-        for voice in found.voices
-        if flags.all or language is not None or not CONSTRUCTED.issuperset(voice.languages)
-    ]
+    every = flags.all or language is not None
+    shown = [voice for voice in found.voices if every or not CONSTRUCTED.issuperset(voice.languages)]
     shown.sort(key=lambda voice: voice.name != found.default)
     table = Table("voice", "", "languages", "aliases", box=None, header_style="bold", pad_edge=False)
     for voice in shown:

@@ -23,7 +23,7 @@ import json
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from loguru import logger
@@ -36,6 +36,7 @@ from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.config.settings import is_loopback
 from agent_tts.errors import BadMessage, ContextExists, SettingsError, SpeechError, from_code
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
+from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.protocol.v1 import HEADER, KIND_AUDIO, MAX_ID, SUBPROTOCOL, VERSION, unknown_fields
 
 DEFAULT_URL = "ws://127.0.0.1:8100"
@@ -56,14 +57,12 @@ MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 # Errors from reading a message that does not follow the protocol.
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
+_Utterance = TypeVar("_Utterance", bound=AnyUtterance)
 _T = TypeVar("_T", Mark[str], Flushed[str], Cancelled[str], Finished[str], "NodeInfo")
 
 
-class ConnectionLost(SpeechError, ConnectionError):
+class ConnectionLost(SpeechError, ConnectionError, code="connection_lost", status=502):
     """The connection to the node could not be made, or has ended."""
-
-    code: ClassVar[str] = "connection_lost"
-    status: ClassVar[int] = 502
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,11 @@ class NodeConnection:
         """Whether new contexts may begin: it is not lost, and the node does not drain."""
         return self.lost is None and not self.draining
 
+    @property
+    def contexts(self) -> int:
+        """How many are open on it."""
+        return len(self._utterances)
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context and wait for its slot. Cancelling it stops the context.
 
@@ -135,7 +139,8 @@ class NodeConnection:
             ConnectionLost: the connection is lost.
             TimeoutError: the node did not answer within 10 s.
         """
-        return await until_started(self.begin(context_id=context_id, **session))
+        utterance = self.begin(context_id=context_id, **session)
+        return await until_started(utterance, utterance.started)
 
     def begin(self, *, context_id: str | None = None, **session: Any) -> RemoteUtterance:
         """Start a context without waiting for its slot; text may be written at once.
@@ -340,13 +345,10 @@ class NodeConnection:
         error = from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields.get("fatal"):
             self._last_words = error
-        elif utterance is not None:
-            self._take_context_error(error, utterance)
-        elif fields.get("context_id") is None and self._updates:
-            _complete(self._updates.popleft(), error)
-
-    def _take_context_error(self, error: SpeechError, utterance: RemoteUtterance) -> None:
-        if not utterance.started.done():  # refused
+        elif utterance is None:
+            if fields.get("context_id") is None and self._updates:
+                _complete(self._updates.popleft(), error)
+        elif not utterance.started.done():  # refused
             del self._utterances[utterance.context_id]
             utterance.close(error)
         elif error.code != "unknown_context":  # of which the node says in another message why it has ended
@@ -374,24 +376,14 @@ def _complete(answer: asyncio.Future[None], error: SpeechError | None = None) ->
 # ---------------------------------------------------------------- connecting
 
 
-class _Starting(Protocol):
-    @property
-    def started(self) -> asyncio.Future[None]: ...
-
-    def stop(self) -> None: ...
-
-
-_Utterance = TypeVar("_Utterance", bound=_Starting)
-
-
-async def until_started(utterance: _Utterance) -> _Utterance:
+async def until_started(utterance: _Utterance, started: asyncio.Future[None]) -> _Utterance:
     """Wait for the slot of an utterance; returns it. Cancelling it stops the utterance, and so does an error.
 
     Raises what `started` does, and `TimeoutError` without an answer in 10 s.
     """
     try:
         async with asyncio.timeout(OPEN_S):
-            await asyncio.shield(utterance.started)
+            await asyncio.shield(started)
     except BaseException:
         utterance.stop()
         raise

@@ -45,14 +45,21 @@ class Target:
     def __post_init__(self) -> None:
         stream_url(self.url)
 
-    async def open(self) -> AnyConnection:
+    async def open(self, **session: Any) -> AnyConnection:
         """Connect. The caller closes the connection; cancelling it leaves none. Raises the errors of `connect`."""
-        node = await self.dial(self.url)
+        node = await self.dial(self.url, session)
         return MovingConnection(node, self) if self.moves else node
 
-    async def dial(self, url: str) -> NodeConnection:
+    async def dial(self, url: str, session: dict[str, Any]) -> NodeConnection:
         """A connection that does not move, to this url."""
-        return await open_connection(url, api_key=self.api_key, buffer_bytes=self.buffer_bytes)
+        node = await open_connection(url, api_key=self.api_key, buffer_bytes=self.buffer_bytes)
+        try:
+            if session:
+                await node.update(**session)
+        except BaseException:
+            await node.close()
+            raise
+        return node
 
 
 class MovingConnection:
@@ -82,11 +89,16 @@ class MovingConnection:
     def is_usable(self) -> bool:
         return self.lost is None and self._node.is_usable
 
+    @property
+    def contexts(self) -> int:
+        return self._node.contexts
+
     async def open(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
         """See `NodeConnection.open`. While another node is looked for, it waits."""
         while self._node.lost is not None:
             await self._next_node(self._node)
-        return await until_started(self.begin(context_id=context_id, **session))
+        utterance = self.begin(context_id=context_id, **session)
+        return await until_started(utterance, utterance.started)
 
     def begin(self, *, context_id: str | None = None, **session: Any) -> ResumableUtterance:
         """See `NodeConnection.begin`. Without a seed it draws one, which the utterance keeps on every node."""
@@ -142,21 +154,11 @@ class MovingConnection:
             await asyncio.sleep(random.uniform(0, wait_s))
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + ATTEMPT_S)):
-                    return await self._dial(next(urls), old.session)
+                    return await self._target.dial(next(urls), old.session)
             except (SpeechError, TimeoutError):
                 if loop.time() >= deadline:
                     raise
             wait_s = min(2 * wait_s, MAX_RETRY_S)
-
-    async def _dial(self, url: str, session: dict[str, Any]) -> NodeConnection:
-        node = await self._target.dial(url)
-        try:
-            if session:
-                await node.update(**session)
-        except BaseException:
-            await node.close()
-            raise
-        return node
 
     async def _next_node(self, old: NodeConnection) -> NodeConnection:
         """The connection after `old`. Raises `SpeechError` if there is none. Cancelling it is safe."""
@@ -233,10 +235,8 @@ async def connect(
         SettingsError: `url` is not the address of a node.
         TimeoutError: it did not answer within 10 s.
     """
-    connection = await Target(url, api_key, moves, buffer_bytes).open()
+    connection = await Target(url, api_key, moves, buffer_bytes).open(**session)
     try:
-        if session:
-            await connection.update(**session)
         yield connection
     finally:
         await connection.close()

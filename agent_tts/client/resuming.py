@@ -171,16 +171,7 @@ class ResumableUtterance(AnyUtterance):
         first_ms = round(self._first_ms)
         match event:
             case Words(kind=kind, words=words):
-                moved = tuple(
-                    Word(
-                        word.word,
-                        word.start_ms + first_ms,
-                        word.end_ms + first_ms,
-                        word.char_start + self._first_char,
-                        word.char_end + self._first_char,
-                    )
-                    for word in words
-                )
+                moved = tuple(word.moved(first_ms, self._first_char) for word in words)
                 self._words |= {word.char_start: word for word in moved}
                 if kind == "aligned":
                     self._aligned += moved

@@ -162,14 +162,10 @@ class Door:
                     write_private(self._folder / haproxy.CERTIFICATE, self._read_certificate(self._tls))
                 self._certificate = (self._folder / haproxy.CERTIFICATE).read_text()
             env = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
-            fd = self._listener.fileno()
+            fd, command = self._listener.fileno(), [_program(), "-db", "-f", "haproxy.cfg"]
+            env[haproxy.LISTENER] = str(fd)
             self._process = ChildProcess("HAProxy")
-            await self._process.spawn_program(
-                [_program(), "-db", "-f", "haproxy.cfg"],
-                env=env | {haproxy.LISTENER: str(fd)},
-                pass_fds=[fd],
-                cwd=self._folder,
-            )
+            await self._process.spawn_program(command, env=env, pass_fds=[fd], cwd=self._folder)
         except OSError as error:
             raise SettingsError(f"the door cannot start: {error}") from error
         assert self._process.pid is not None
@@ -190,15 +186,8 @@ class Door:
 
     def _listen(self) -> socket.socket:
         family = socket.AF_INET6 if ip_address(self.host).version == 6 else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            listener.bind((self.host, self.port))
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        listener = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return listener
 
     def _text(self) -> str:

@@ -262,12 +262,10 @@ def end(record: Record, number: signal.Signals = signal.SIGTERM) -> None:
 
 def _free_port(host: str, wanted: int) -> int:
     """`wanted`, or another that is free if a stranger listens there."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for port in (wanted, 0):
-            with suppress(OSError):
-                probe.bind((host, port))
-                return int(probe.getsockname()[1])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in (wanted, 0):
+        with suppress(OSError), socket.create_server((host, port), family=family) as probe:
+            return int(probe.getsockname()[1])
     raise SettingsError(f"no port is free at {host}")
 
 

@@ -26,7 +26,7 @@ from agent_tts.cluster.kept_node import FOLDER, START_S, end, living_nodes
 from agent_tts.config.settings import is_of_environment
 from agent_tts.errors import SettingsError
 from agent_tts.system.in_child import die_with
-from agent_tts.system.processes import module_command
+from agent_tts.system.processes import ends, module_command
 
 DOOR_DRAIN_S = 3_600.0  # longest wait for the callers of this door when its machine is taken out
 UNATTENDED_S = START_S + 60  # a node that starts is not told of yet
@@ -238,16 +238,9 @@ class Machine:
             yield process
         finally:
             if process.returncode is None:
-                # Not by asyncio's own methods: they poll the process and so take its exit code from the watcher.
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGTERM)
-                try:
-                    async with asyncio.timeout(RAY_S):
-                        await process.wait()
-                except TimeoutError:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGKILL)
-                    await process.wait()
+                    os.kill(process.pid, signal.SIGTERM)  # see `ends`
+                await ends(process, RAY_S)
 
     async def _end_nodes(self) -> None:
         """The nodes of this machine finish their calls and end. A second signal ends this process at once."""

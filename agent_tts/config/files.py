@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 from agent_tts.config.settings import Settings
@@ -13,19 +14,13 @@ from agent_tts.errors import SettingsError
 FileContents = Mapping[str, bytes]  # by path, as the settings name it
 
 MAX_BYTES = 4 << 20  # of a file
+NAMING = ("lexicon_file", "tls.cert", "tls.key", "c2pa.certificate", "c2pa.key")  # settings that name a file
 
 
 def contents_of(settings: Settings, of: Collection[str] = ("lexicon_file", "tls", "c2pa")) -> dict[str, bytes]:
     """Those of some sections and settings, as they are now. Raises the errors of `read`."""
-    named = {
-        "lexicon_file": settings.lexicon_file,
-        "tls.cert": settings.tls.cert,
-        "tls.key": settings.tls.key,
-        "c2pa.certificate": settings.c2pa.certificate,
-        "c2pa.key": settings.c2pa.key,
-    }
-    wanted = {setting: path for setting, path in named.items() if setting.partition(".")[0] in of and path is not None}
-    return {path: read(setting, path) for setting, path in wanted.items()}
+    named = {setting: attrgetter(setting)(settings) for setting in NAMING if setting.partition(".")[0] in of}
+    return {path: read(setting, path) for setting, path in named.items() if path is not None}
 
 
 def read(setting: str, path: str) -> bytes:

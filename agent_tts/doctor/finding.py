@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from agent_tts.errors import SettingsError
 
 
-class Verdict(Enum):
+class Verdict(StrEnum):
     GOOD = "ok"
     NOTE = "warning"  # a node can run, but lacks something
     BAD = "error"  # a node cannot run

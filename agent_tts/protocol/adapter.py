@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_tts import messages
 from agent_tts.errors import SpeechError
+from agent_tts.messages import Append, Cancel, Cancelled, End, Flush, Open, Started
 from agent_tts.protocol.options import SessionConfig
+from agent_tts.protocol.utterance import UtteranceEvent
 
 # ---------------------------------------------------------------- commands, besides those of `messages`
 
@@ -76,20 +77,8 @@ class Drop:
 
 
 # The options of `Open` are the fields of `SessionConfig` that differ from the session's.
-Command = (
-    messages.Open[str, dict[str, Any]]
-    | messages.Append[str]
-    | messages.Flush[str]
-    | messages.End[str]
-    | messages.Cancel[str]
-    | Update
-    | Played
-    | Ping
-    | Close
-    | Echo
-    | Later
-    | Drop
-)
+ContextCommand = Open[str, dict[str, Any]] | Append[str] | Flush[str] | End[str] | Cancel[str]
+Command = ContextCommand | Update | Played | Ping | Close | Echo | Later | Drop
 
 # ---------------------------------------------------------------- events, besides those of `messages`
 
@@ -139,21 +128,7 @@ class Failed:
     fatal: bool = False  # the connection ends
 
 
-Event = (
-    messages.Started[str]
-    | messages.Audio[str]
-    | messages.Words[str]
-    | messages.Mark[str]
-    | messages.Flushed[str]
-    | messages.Cancelled[str]
-    | messages.Finished[str]
-    | Created
-    | Updated
-    | AskedToMove
-    | Pong
-    | Failed
-    | Echo
-)
+Event = UtteranceEvent | Started[str] | Cancelled[str] | Created | Updated | AskedToMove | Pong | Failed | Echo
 
 
 class ProtocolAdapter:

@@ -61,6 +61,22 @@ def module_command(module: str, *args: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *args]
 
 
+async def ends(process: asyncio.subprocess.Process, within_s: float) -> bool:
+    """Whether a process ends in time. If not, or if this is cancelled, it is killed; it is gone in any case."""
+    with contextlib.suppress(TimeoutError):
+        try:
+            async with asyncio.timeout(within_s):
+                await process.wait()
+                return True
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    # asyncio's own method polls the process, and so takes its exit code from the watcher.
+                    process.kill() if sys.platform == "win32" else os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+    return False
+
+
 class Deaths:
     """The deaths of one child process and its successors; whether and when it is restarted. Pure."""
 

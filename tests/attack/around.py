@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from agent_tts.bench.node import OwnNode, own_node
+from agent_tts.bench.node import MeasuredNode, own_node
 from agent_tts.bench.statistics import background, percentile
 from agent_tts.config.loading import data_folder
 from tests.agent.test_phone import OPENINGS
@@ -28,7 +28,7 @@ FIRST_AUDIO_MS, FIRST_AUDIO_SHORT_MS = 100.0, 5_000.0  # of a client beside them
 STARTS_S = 30.0
 
 
-def phone_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[OwnNode]:
+def phone_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[MeasuredNode]:
     """A node with the telephone pipeline."""
     return own_node(str(data_folder("pipelines") / "phone.py"), **settings)
 

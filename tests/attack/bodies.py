@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agent_tts.bench.node import OwnNode, own_node
+from agent_tts.bench.node import MeasuredNode, own_node
 from agent_tts.bench.statistics import background, together
 from agent_tts.config.settings import Settings
 from agent_tts.protocol.validation import MAX_FIELDS
@@ -264,7 +264,7 @@ def prepared_node(prepare: Prepare = lambda _: {}, command: str = "serve") -> No
     """A node with a folder of its own, where there is one voice; `prepare` puts more into it and returns settings."""
 
     @asynccontextmanager
-    async def node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+    async def node(settings: Mapping[str, object]) -> AsyncIterator[MeasuredNode]:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             voices = folder / "voices"

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from agent_tts.bench.node import OwnNode
+from agent_tts.bench.node import MeasuredNode
 from tests.attack.harness import ANSWER_S, BACK_S, Broken, Target, attack
 from tests.hampered import hampered_node
 
@@ -22,11 +22,11 @@ FILES = 256
 
 
 @asynccontextmanager
-async def hampered(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+async def hampered(settings: Mapping[str, object]) -> AsyncIterator[MeasuredNode]:
     """A node whose log nobody reads, and which may open few files."""
     flags = [part for key, value in settings.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
     async with hampered_node(*flags, files=FILES) as (url, process):
-        yield OwnNode(url, process.pid, {"front": process.pid})
+        yield MeasuredNode(url, process.pid, {"front": process.pid})
 
 
 @asynccontextmanager

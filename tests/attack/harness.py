@@ -32,7 +32,7 @@ import httpx
 import yaml
 
 import tests.attack as package
-from agent_tts.bench.node import NodeStats, NodeWatch, OwnNode, ProcessStats, children_of, lag_ms, own_node
+from agent_tts.bench.node import MeasuredNode, NodeStats, NodeWatch, ProcessStats, children_of, lag_ms, own_node
 from agent_tts.bench.workers import Worker, workers
 from agent_tts.errors import SpeechError
 
@@ -98,15 +98,15 @@ class Target:
         return sum(stats.rss_mib for stats in _processes(self.front_pid))
 
 
-Node = Callable[[Mapping[str, object]], AbstractAsyncContextManager[OwnNode]]
+Node = Callable[[Mapping[str, object]], AbstractAsyncContextManager[MeasuredNode]]
 
 
-def plain_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[OwnNode]:
+def plain_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[MeasuredNode]:
     """A node by `agent-tts serve`, whose log is read."""
     return own_node("serve", **settings)
 
 
-def agent_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[OwnNode]:
+def agent_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[MeasuredNode]:
     """A node by `agent-tts agent`."""
     return own_node("agent", **settings)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_tts.bench.node import OwnNode, own_node
+from agent_tts.bench.node import MeasuredNode, own_node
 from agent_tts.bench.statistics import background
 from tests.attack.harness import Broken, Target, attack
 from tests.attack.stalls import CONTEXTS, SESSIONS, SLOTS, frame, opened
@@ -30,7 +30,7 @@ MAX_TLS_MIB = 48.0  # memory at any time, more than before
 
 
 @asynccontextmanager
-async def tls_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+async def tls_node(settings: Mapping[str, object]) -> AsyncIterator[MeasuredNode]:
     """A node with a certificate that this process and its children trust."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         certificate = make_certificate(Path(folder))

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from filelock import FileLock
 
-from agent_tts.bench.node import OwnNode, processes_of
+from agent_tts.bench.node import MeasuredNode, processes_of
 from agent_tts.bench.statistics import together
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.pls import NAMESPACE
@@ -176,7 +176,7 @@ async def large_library(target: Target) -> str:
 
 
 @asynccontextmanager
-async def slow_library(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+async def slow_library(settings: Mapping[str, object]) -> AsyncIterator[MeasuredNode]:
     """A node whose folder of voices answers in `SLOW_S`."""
     with site(SLOW) as path, patch.dict("os.environ", PYTHONPATH=path):
         async with STORED(settings) as node:

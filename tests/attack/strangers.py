@@ -19,7 +19,7 @@ import httpx
 from websockets.exceptions import WebSocketException
 
 from agent_tts.bench.connection import dial
-from agent_tts.bench.node import OwnNode
+from agent_tts.bench.node import MeasuredNode
 from agent_tts.errors import SpeechError
 from tests.attack.harness import Broken, Target, attack, plain_node
 from tests.rtc_peer import connected
@@ -65,7 +65,7 @@ tempfile.tempdir = "/dev/full"
 
 
 @asynccontextmanager
-async def unlucky_node(settings: Mapping[str, object]) -> AsyncIterator[OwnNode]:
+async def unlucky_node(settings: Mapping[str, object]) -> AsyncIterator[MeasuredNode]:
     """A node with `UNLUCKY` in front of its code."""
     with site(UNLUCKY) as path:
         async with AsyncExitStack() as stack:

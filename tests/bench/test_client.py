@@ -15,9 +15,8 @@ from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.client import Caller
 from agent_tts.bench.connection import RawConnection
 from agent_tts.bench.load import settled
-from agent_tts.bench.node import watched
+from agent_tts.bench.node import MeasuredNode, watched
 from agent_tts.bench.runner import (
-    MeasuredNode,
     ScenarioResult,
     is_clean,
     measure,
@@ -39,12 +38,12 @@ PROCESSES: dict[str, Any] = {"clients": 1, "client_lag_ms": {}, "cpu_percent": {
 
 
 def at(node: RunningNode) -> MeasuredNode:
-    return MeasuredNode(node.ws_url, node.url, pids={"front": os.getpid()})
+    return MeasuredNode(node.url, pids={"front": os.getpid()})
 
 
 async def made(node: RunningNode, scenario: Scenario) -> ScenarioResult:
     """Run a scenario's calls with a client in this process."""
-    caller = Caller({"ws": node.ws_url, "http": node.url}, None, scenario)
+    caller = Caller(node.url, None, scenario)
     try:
         await caller.connect(scenario.peers)
         start = time.monotonic()

@@ -46,7 +46,7 @@ def test_the_audible_time_of_a_peer_is_that_of_a_player() -> None:
 @pytest.mark.node
 async def test_our_node_is_measured_over_its_websocket() -> None:
     async with running_node() as node:
-        spoken = await measure_node(node.ws_url, None, TASK)
+        spoken = await measure_node(node.url, None, TASK)
     assert [one["samples"] for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
     assert all(0 < one["first_audio_s"] <= one["whole_s"] and one["audible_s"] is not None for one in spoken)
 
@@ -55,7 +55,7 @@ async def test_our_node_is_measured_over_its_websocket() -> None:
 async def test_a_node_that_refuses_is_an_error() -> None:
     async with running_node(slots=1, queue=0, limits={"text_context_chars": 5}) as node:
         with pytest.raises(SpeechError, match="a request to the node failed: text_too_long"):
-            await measure_node(node.ws_url, None, TASK)
+            await measure_node(node.url, None, TASK)
 
 
 def test_a_missing_package_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:

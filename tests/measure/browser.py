@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -74,7 +74,7 @@ async def talk(
     spoken: Sequence[bytes],
     folder: Path,
     first_words: Callable[[], list[float]],
-    pids: dict[str, int],
+    pids: Mapping[str, int],
     *,
     calls: int,
     turns: int,
@@ -123,7 +123,7 @@ async def _call(
     url: str,
     seconds: float,
     first_words: Callable[[], list[float]],
-    pids: dict[str, int],
+    pids: Mapping[str, int],
     heard: Heard,
 ) -> None:
     async with browser.page() as page:

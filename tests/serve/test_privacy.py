@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from agent_tts.bench.trace import collector
+from agent_tts.bench.statistics import serving
+from agent_tts.bench.trace import Collector
 from tests.cli.process import environment, start
 from tests.rtc_peer import connected
 from tests.wire import wire
@@ -77,7 +78,7 @@ async def unplugged(ws_url: str) -> None:
 
 def test_a_spoken_secret_appears_nowhere() -> None:
     """Lines of text have the same content as those of JSON: `telemetry/test_logs.py`."""
-    with collector() as spans:
+    with serving(Collector(), "collector") as spans:
         settings = ("tone.scripted_faults=true", f"telemetry.endpoint={spans.url}")
         flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", "json")
         told = [argument for setting in settings for argument in ("--set", setting)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, Self
 from weakref import WeakSet
@@ -17,7 +17,7 @@ from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.client.resuming import ResumableUtterance
 from agent_tts.client.utterance import RemoteUtterance
 from agent_tts.errors import SettingsError, SpeechError, Starved
-from agent_tts.integrations.livekit.pool import Pool
+from agent_tts.integrations.pool import Pool
 from agent_tts.messages import Audio, Finished, Word, Words
 from agent_tts.protocol.options import SessionConfig, replaced_by
 from agent_tts.speech.words.due_words import DueWords
@@ -94,7 +94,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         """Send text until a flush, the end of the input or a pause; True for a pause."""
         try:
             while True:
-                transcript.write(text)
+                transcript.text.write(text)
                 speech.write(text)
                 async with asyncio.timeout(pause_s):
                     item = await self._input_ch.recv()
@@ -126,7 +126,7 @@ class ChunkedStream(tts.ChunkedStream):
             return
         async with _context(self) as (_, speech):
             transcript = Transcript()
-            transcript.write(text)
+            transcript.text.write(text)
             speech.write(text)
             speech.end()
             audio_ms, _ = await _listen(speech, output_emitter, transcript, rate, self._conn_options.timeout)
@@ -140,29 +140,22 @@ class Transcript:
     def __init__(self, start_ms: float = 0.0) -> None:
         # The context's first sample, from the reply's first.
         self._start_ms = start_ms
-        self._due = DueWords()
-        self._spacing = Spacing()
-
-    def write(self, text: str) -> None:
-        self._spacing.write(text)
-
-    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
-        self._due.learn(words, final=final)
+        self.known, self.text = DueWords(), Spacing()
 
     def due(self, audio_ms: float) -> list[TimedString]:
         """See `DueWords.due`; each word comes with the white space before it."""
-        return [self._timed(word, word.start_ms, word.end_ms) for word in self._due.due(audio_ms)]
+        return [self._timed(word, word.start_ms, word.end_ms) for word in self.known.due(audio_ms)]
 
     def finish(self, audio_ms: float) -> list[TimedString]:
         """What is left, within `audio_ms`: all text is spoken. Nothing where the node sent no words."""
-        rest = self._due.rest()
+        rest = self.known.rest()
         left = [self._timed(word, min(word.start_ms, audio_ms), min(word.end_ms, audio_ms)) for word in rest]
-        if tail := self._spacing.rest():
+        if tail := self.text.rest():
             left.append(TimedString(tail))
         return left
 
     def _timed(self, word: Word, start_ms: float, end_ms: float) -> TimedString:
-        text = self._spacing.before(word) + word.word
+        text = self.text.before(word) + word.word
         return TimedString(text, (self._start_ms + start_ms) / 1_000, (self._start_ms + end_ms) / 1_000)
 
 
@@ -171,10 +164,10 @@ async def _context(stream: SynthesizeStream | ChunkedStream) -> AsyncIterator[tu
     """A context for a reply or a part of it, stopped at the end of the block; errors are raised as LiveKit's."""
     asked = time.perf_counter()
     with api_errors():
-        async with stream._pool.connection(stream._conn_options.timeout) as (node, is_reused):
-            stream._acquire_time, stream._connection_reused = time.perf_counter() - asked, is_reused
-            async with node.begin(**stream._session) as speech:
-                yield node, speech
+        node, stream._connection_reused = await stream._pool.usable(stream._conn_options.timeout)
+        stream._acquire_time = time.perf_counter() - asked
+        async with node.begin(**stream._session) as speech:
+            yield node, speech
 
 
 @contextmanager
@@ -214,7 +207,7 @@ async def _listen(
         async for event in speech.events():
             match event:
                 case Words(kind=kind, words=words):
-                    transcript.learn(words, final=kind == "aligned")
+                    transcript.known.learn(words, final=kind == "aligned")
                 case Audio(payload=payload, first_sample=first):
                     audio_ms = round((first + len(payload) // 2) * 1_000 / rate)
                     emitter.push_timed_transcript(transcript.due(audio_ms))

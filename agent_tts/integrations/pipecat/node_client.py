@@ -10,6 +10,7 @@ from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.config.settings import Limits
 from agent_tts.errors import RETRY_MS, Draining, EngineLost
+from agent_tts.integrations.pool import Pool
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
@@ -28,28 +29,17 @@ class WebSocketNodeClient:
     """A node elsewhere. `connect` replaces a connection that was lost or whose node is draining."""
 
     def __init__(self, target: Target) -> None:
-        self._target = target
+        self._pool = Pool(target)
         # The connection for new contexts. None before the first.
         self._node: AnyConnection | None = None
-        # The connection before it, whose draining node lets its contexts finish; otherwise None.
-        self._draining: AnyConnection | None = None
-        # Held while a connection is made.
-        self._connecting = asyncio.Lock()
 
     async def connect(self) -> bool:
         """Make sure within `CONNECT_S` that contexts can begin; True if this made a new connection. Safe to cancel.
 
         Raises `SpeechError` when the node cannot be reached, or refuses.
         """
-        async with self._connecting:
-            node = self._node
-            if node is not None and node.is_usable:
-                return False
-            self._node = await _in_time(self._target.open())
-            left, self._draining = self._draining, node
-            if left is not None:
-                await left.close()
-            return True
+        self._node, is_reused = await _in_time(self._pool.usable(CONNECT_S))
+        return not is_reused
 
     async def check(self, session: Session) -> None:
         """Raise a `SpeechError` if the node refuses these settings. Safe to cancel."""
@@ -64,10 +54,9 @@ class WebSocketNodeClient:
 
     async def close(self) -> bool:
         """Stop all speech and disconnect; True if there was a connection. Idempotent; `connect` may follow."""
-        nodes = [node for node in (self._node, self._draining) if node is not None]
-        self._node = self._draining = None
-        await asyncio.gather(*(node.close() for node in nodes))
-        return bool(nodes)
+        node, self._node = self._node, None
+        await self._pool.close()
+        return node is not None
 
     @property
     def _connected(self) -> AnyConnection:

@@ -279,7 +279,7 @@ class AgentTTSService(TTSService):
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
         if turn.utterance is not None:
-            turn.words.write(text)
+            turn.words.text.write(text)
             turn.utterance.write(text)
             await self.start_tts_usage_metrics(text)
         yield None
@@ -354,7 +354,7 @@ class AgentTTSService(TTSService):
             async for event in utterance.events():
                 match event:
                     case Words(kind=kind, words=words):
-                        turn.words.learn(words, final=kind == "aligned")
+                        turn.words.known.learn(words, final=kind == "aligned")
                     case Audio(payload=pcm) if pcm:
                         samples += len(pcm) // 2
                         await self._tell(turn, turn.words.due(samples * 1_000 / sample_rate))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent_tts.directives import Say
@@ -44,26 +43,18 @@ class SpokenWords:
     """The words of one turn, which may take several contexts, by the rule of `DueWords`."""
 
     def __init__(self) -> None:
-        # What is due of the context that speaks now.
-        self._due = DueWords()
-        self._spacing = Spacing()
+        # The words that are due of the context that speaks now, and its text.
+        self.known, self.text = DueWords(), Spacing()
         # Audio of the turn before this context.
         self._before_ms = 0.0
 
-    def write(self, text: str) -> None:
-        """More text of the context."""
-        self._spacing.write(text)
-
-    def learn(self, words: Iterable[Word], *, final: bool = False) -> None:
-        self._due.learn(words, final=final)
-
     def due(self, audio_ms: float) -> list[SpokenWord]:
-        return self._spoken(self._due.due(audio_ms), audio_ms)
+        return self._spoken(self.known.due(audio_ms), audio_ms)
 
     def finish(self, audio_ms: float) -> list[SpokenWord]:
         """The words that are left, within `audio_ms`: all text of the context is spoken. The next context may begin."""
-        left = self._spoken(self._due.rest(), audio_ms)
-        self._due, self._spacing = DueWords(), Spacing()
+        left = self._spoken(self.known.rest(), audio_ms)
+        self.known, self.text = DueWords(), Spacing()
         self._before_ms += audio_ms
         return left
 
@@ -71,7 +62,7 @@ class SpokenWords:
         return [self._of(word, (self._before_ms + min(word.start_ms, audio_ms)) / 1_000) for word in words]
 
     def _of(self, word: Word, at_s: float) -> SpokenWord:
-        is_first, before = not self._spacing.passed, self._spacing.before(word)
-        if not (self._spacing.after(word) and (is_first or before)):
+        is_first, before = not self.text.passed, self.text.before(word)
+        if not (self.text.after(word) and (is_first or before)):
             return SpokenWord(word.word if is_first or not before else f" {word.word}", at_s, joined=True)
         return SpokenWord(word.word, at_s, joined=False)

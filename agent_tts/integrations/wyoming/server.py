@@ -150,17 +150,9 @@ class WyomingConnection:
 def _info(voices: VoiceList) -> dict[str, Any]:
     """Data of the `info` event: one program with every voice of the node, the default first."""
     ordered = sorted(voices.voices, key=lambda voice: voice.name != voices.default)
-    return {
-        "tts": [
-            {
-                **_artifact("agent-tts", "speech while the text is written"),
-                "supports_synthesize_streaming": True,
-                "voices": [
-                    {**_artifact(voice.name, voice.description), "languages": voice.languages} for voice in ordered
-                ],
-            }
-        ]
-    }
+    told = [_artifact(voice.name, voice.description) | {"languages": voice.languages} for voice in ordered]
+    program = _artifact("agent-tts", "speech while the text is written")
+    return {"tts": [program | {"supports_synthesize_streaming": True, "voices": told}]}
 
 
 def _session(data: dict[str, Any]) -> dict[str, Any]:

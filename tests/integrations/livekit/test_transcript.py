@@ -18,8 +18,8 @@ YOU = Word("you.", 700, 900, 14, 18)
 
 def transcript(*words: Word, start_ms: float = 0.0) -> Transcript:
     made = Transcript(start_ms)
-    made.write(TEXT)
-    made.learn(words)
+    made.text.write(TEXT)
+    made.known.learn(words)
     return made
 
 
@@ -35,8 +35,8 @@ def test_a_word_waits_for_its_audio() -> None:
 @pytest.mark.parametrize("text", ["我用iPhone手机，很好。", "我用 iPhone 手机。", "สวัสดีครับ ไปไหม", "Hello 你好，Bob！"])
 def test_it_has_the_spaces_of_the_text(text: str) -> None:
     made = Transcript()
-    made.write(text)
-    made.learn(Word(word, 0, 0, at, at + len(word)) for at, word in words(text))
+    made.text.write(text)
+    made.known.learn(Word(word, 0, 0, at, at + len(word)) for at, word in words(text))
     assert "".join(made.finish(900)) == text
 
 
@@ -62,10 +62,10 @@ def test_markup_is_left_out_and_separates_words() -> None:
     """LiveKit writes the transcript into the LLM's context."""
     made = Transcript()
     text = '<emotion value="sad"/> One<break time="1s"/>two [laughs] <b>th</b>ree. [sighs] '
-    made.write(text)
+    made.text.write(text)
     raws = {"One": "One", "two": "two", "three.": "<b>th</b>ree."}
     words = [Word(word, 0, 0, text.index(raw), text.index(raw) + len(raw)) for word, raw in raws.items()]
-    made.learn(words)
+    made.known.learn(words)
     assert "".join(made.finish(900)) == "One two three. "
 
 
@@ -77,21 +77,21 @@ def test_every_character_is_released_once_and_in_order(text: str, times: list[in
     for index, token in enumerate(text.split()):
         start = text.index(token, at)
         at = start + len(token)
-        made.write(text[len(made._spacing.text) : at])
-        made.learn([Word(token, 100 * index, 100 * index + 90, start, at)])
+        made.text.write(text[len(made.text.text) : at])
+        made.known.learn([Word(token, 100 * index, 100 * index + 90, start, at)])
         handed += made.due(times[index % len(times)] if times else 0)
-    made.write(text[len(made._spacing.text) :])
+    made.text.write(text[len(made.text.text) :])
     handed += made.finish(2_000)
     assert "".join(handed) == (text if text.split() else "")
 
 
 def test_words_wait_for_final_times_once_there_are_any() -> None:
     made = Transcript()
-    made.write("one two")
+    made.text.write("one two")
     one, two = Word("one", 0, 100, 0, 3), Word("two", 100, 200, 4, 7)
-    made.learn([one, two])
-    made.learn([one], final=True)
+    made.known.learn([one, two])
+    made.known.learn([one], final=True)
     assert [str(word) for word in made.due(400)] == ["one"]
-    made.learn([Word("two", 450, 600, 4, 7)], final=True)
+    made.known.learn([Word("two", 450, 600, 4, 7)], final=True)
     assert made.due(440) == []
     assert [str(word) for word in made.due(480)] == [" two"]

@@ -33,12 +33,12 @@ def texts(spoken: list[SpokenWord]) -> list[str]:
 def test_a_word_is_released_once_its_audio_begins() -> None:
     """By the rule of `DueWords`, which is told what is final."""
     spoken = SpokenWords()
-    spoken.write("one two three")
-    spoken.learn(words("one", "two", "three"))
-    spoken.learn(words("one"), final=True)
+    spoken.text.write("one two three")
+    spoken.known.learn(words("one", "two", "three"))
+    spoken.known.learn(words("one"), final=True)
     assert texts(spoken.due(100)) == ["one"]
     assert texts(spoken.due(260)) == []
-    spoken.learn(words("one", "two", "three"), final=True)
+    spoken.known.learn(words("one", "two", "three"), final=True)
     assert spoken.due(260) == [SpokenWord("two", 0.1, joined=False), SpokenWord("three", 0.2, joined=False)]
     assert spoken.finish(300) == []
 
@@ -46,8 +46,8 @@ def test_a_word_is_released_once_its_audio_begins() -> None:
 def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
     """Estimates may exceed the audio."""
     spoken = SpokenWords()
-    spoken.write("one two three")
-    spoken.learn(words("one", "two", "three"))
+    spoken.text.write("one two three")
+    spoken.known.learn(words("one", "two", "three"))
     assert spoken.finish(150) == [
         SpokenWord("one", 0.0, joined=False),
         SpokenWord("two", 0.1, joined=False),
@@ -57,16 +57,18 @@ def test_the_end_of_the_audio_releases_all_words_within_it() -> None:
 
 def test_a_second_context_continues_after_the_first() -> None:
     spoken = SpokenWords()
-    spoken.learn(words("one"))
+    spoken.known.learn(words("one"))
     spoken.finish(500)
-    spoken.learn(words("two"))
+    spoken.known.learn(words("two"))
     assert spoken.due(80) == [SpokenWord("two", 0.5, joined=False)]
 
 
 def spoken_of(text: str) -> list[SpokenWord]:
     spoken = SpokenWords()
-    spoken.write(text)
-    spoken.learn(Word(word, 100 * i, 100 * i + 100, at, at + len(word)) for i, (at, word) in enumerate(words_of(text)))
+    spoken.text.write(text)
+    spoken.known.learn(
+        Word(word, 100 * i, 100 * i + 100, at, at + len(word)) for i, (at, word) in enumerate(words_of(text))
+    )
     return spoken.finish(100_000)
 
 

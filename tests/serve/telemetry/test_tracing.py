@@ -15,7 +15,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent_tts.bench.trace import collector
+from agent_tts.bench.statistics import serving
+from agent_tts.bench.trace import Collector
 from agent_tts.config.settings import Telemetry
 from agent_tts.errors import SettingsError
 from agent_tts.messages import Stages
@@ -144,7 +145,7 @@ async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytes
 
 
 async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
-    with collector() as server:
+    with serving(Collector(), "collector") as server:
         async with running_node(telemetry={"endpoint": f"{server.url}/"}) as running:
             async with httpx.AsyncClient(base_url=running.url) as client:
                 assert (await client.post("/v1/audio/speech", json=SAMPLE)).status_code == 200

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import Target
-from agent_tts.integrations.livekit.pool import Pool
+from agent_tts.integrations.pool import Pool
 from tests.support import RunningNode, running_node, until
 
 
@@ -45,46 +45,46 @@ async def silent_server() -> AsyncIterator[str]:
 
 
 async def test_a_connection_is_shared_up_to_the_nodes_limit(node: RunningNode) -> None:
-    async with pool_of(node.url) as pool, AsyncExitStack() as stack:
-        lent = [await stack.enter_async_context(pool.connection(10)) for _ in range(5)]
-    assert [is_reused for _, is_reused in lent] == [False, True, False, True, False]
-    assert len({id(connection) for connection, _ in lent}) == 3
+    async with pool_of(node.url) as pool:
+        lent = []
+        for _ in range(5):
+            connection, is_reused = await pool.usable(10)
+            lent.append((connection, connection.begin(), is_reused))
+        assert [is_reused for *_, is_reused in lent] == [False, True, False, True, False]
+        assert len({id(connection) for connection, *_ in lent}) == 3
+        _, speech, _ = lent[0]
+        await speech.cancel()  # another may take its place
+        assert await pool.usable(10) == (lent[0][0], True)
 
 
 async def test_concurrent_requests_open_one_connection(node: RunningNode) -> None:
-    async def use(pool: Pool) -> None:
-        async with pool.connection(10):
-            pass
-
     async with pool_of(node.url) as pool:
-        await asyncio.gather(*(use(pool) for _ in range(2)))
+        await asyncio.gather(*(pool.usable(10) for _ in range(2)))
         assert len(node.node.sessions) == 1
 
 
 async def test_a_draining_node_gets_no_new_contexts(node: RunningNode) -> None:
     async with pool_of(node.url) as pool:
-        async with pool.connection(10) as (old, _):
-            speech = await old.open()
-            next(iter(node.node.sessions)).drain()
-            await until(lambda: not old.is_usable)
-            async with pool.connection(10) as (new, is_reused):
-                assert new is not old
-                assert not is_reused
-                assert old.lost is None
-            await speech.cancel()
-        async with pool.connection(10) as (again, is_reused):
-            assert again is new
-            assert is_reused
-            assert old.lost is not None  # closed once its last context ended
+        old, _ = await pool.usable(10)
+        speech = await old.open()
+        next(iter(node.node.sessions)).drain()
+        await until(lambda: not old.is_usable)
+        new, is_reused = await pool.usable(10)
+        assert new is not old
+        assert not is_reused
+        assert old.lost is None
+        await speech.cancel()
+        assert await pool.usable(10) == (new, True)
+        assert old.lost is not None  # closed once its last context ended
 
 
 async def test_a_lost_connection_is_replaced(node: RunningNode) -> None:
     async with pool_of(node.url) as pool:
-        async with pool.connection(10) as (old, _):
-            await old.close()
-        async with pool.connection(10) as (new, is_reused):
-            assert new.lost is None
-            assert not is_reused
+        old, _ = await pool.usable(10)
+        await old.close()
+        new, is_reused = await pool.usable(10)
+        assert new.lost is None
+        assert not is_reused
 
 
 async def test_a_prewarmed_connection_is_reused(node: RunningNode) -> None:
@@ -93,8 +93,8 @@ async def test_a_prewarmed_connection_is_reused(node: RunningNode) -> None:
         pool.prewarm()
         pool.prewarm()
         await until(lambda: pool.info is not None)
-        async with pool.connection(10) as (_, is_reused):
-            assert is_reused
+        _, is_reused = await pool.usable(10)
+        assert is_reused
         assert len(node.node.sessions) == 1
 
 
@@ -105,8 +105,7 @@ async def test_a_failed_prewarming_is_only_logged(caplog: pytest.LogCaptureFixtu
             await until(lambda: bool(caplog.records))
         assert "no node answers at 127.0.0.1:1" in caplog.text
         with pytest.raises(ConnectionLost):
-            async with pool.connection(10):
-                pass
+            await pool.usable(10)
 
 
 async def test_closing_cancels_a_prewarming() -> None:
@@ -122,6 +121,5 @@ async def test_a_silent_node_times_out() -> None:
     async with silent_server() as url, pool_of(url) as pool:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            async with pool.connection(0.2):
-                pass
+            await pool.usable(0.2)
         assert time.monotonic() - began < 5  # the connection's own timeout is 10 s
