@@ -464,7 +464,7 @@ async def test_a_voice_can_be_recorded_and_cloned(
 async def test_a_blocked_microphone_is_reported(browser: DevTools, monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is made, and typing still works. Chromium and its shell obey a page's own policy alike."""
     monkeypatch.setitem(PAGE_HEADERS, "Permissions-Policy", "microphone=()")
-    async with open_talk(browser) as (page, agent):
+    async with open_talk(browser, expected="microphone is not allowed") as (page, agent):
         await page.click("#call")
         await page.until("agentTts.call.notices.includes('microphone')")
         assert "not allowed" in await text_of(page, "#talk-notices")
