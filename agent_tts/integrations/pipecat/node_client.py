@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.config.settings import Limits
-from agent_tts.errors import RETRY_MS, Draining, EngineLost
+from agent_tts.errors import RETRY_MS, Draining, EngineLost, SpeechError
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Listener
+from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.speech.words.timeline import Paces
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
@@ -76,6 +78,16 @@ class WebSocketNodeClient:
         return self._node
 
 
+@dataclass(slots=True)
+class Prepared:
+    """The beginning of a turn that may not come."""
+
+    session: Session
+    utterance: Utterance  # nobody polls it, so its engine waits after `limits.window_frames`
+    text: str = ""  # that was written to it
+    come: str = ""  # of the turn, as long as that is less
+
+
 class InProcessNodeClient:
     """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same."""
 
@@ -96,10 +108,17 @@ class InProcessNodeClient:
     async def check(self, session: Session) -> None:
         self._service.resolve(_config(session).options())
 
-    def begin(self, session: Session) -> AnyUtterance:
+    def begin(self, session: Session) -> Utterance:
         config = _config(session)
         listener = Listener(output=config.output, words="told", paces=self._paces)
         return self._metrics.open(self._service, TRANSPORT, config.options(), self._owner, listener)
+
+    def prepare(self, session: Session) -> Prepared | None:
+        """Start a context that may be stopped unheard if a slot is free; None otherwise."""
+        with contextlib.suppress(SpeechError):
+            if any(engine.able and engine.free > 0 for engine in self._service.engines):
+                return Prepared(session, self.begin(session))
+        return None
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import html
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -30,8 +30,9 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven
 
 from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.moving import Target
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
-from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
+from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, Prepared, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
 from agent_tts.messages import Audio, Finished, Words
 from agent_tts.protocol.utterance import AnyUtterance
@@ -42,6 +43,7 @@ from agent_tts.system.private_names import require
 # Silence after which Pipecat ends a turn. A node ends each context earlier, with `starved` at the latest, so a pause of
 # the LLM (a tool call within its answer) loses no words; this bound is for a faulty node.
 SILENCE_S = 30.0
+PREPARED_CHARS = 32  # of a turn that may not come: about two seconds, after which its slot is given to who waits
 MAX_RETRY_S = 5.0  # between two attempts to reach a lost node
 
 # The node cannot speak now, whatever the text: another service should take over until it can.
@@ -90,6 +92,7 @@ class _Turn:
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
     utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
+    prepared: Prepared | None = None  # its beginning, as long as not all of that text has come
     ended: bool = False  # no more text comes
     lost: bool = False  # failed: the rest of its text is not spoken
 
@@ -168,6 +171,10 @@ class AgentTTSService(TTSService):
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}
+        # The beginning of the next turn. None: nothing is prepared.
+        self._prepared: Prepared | None = None
+        # Told what became of prepared speech ("spoken", "dropped"), and of how many seconds.
+        self.on_prepared: Callable[[str, float], None] = lambda outcome, seconds: None
         # Makes the service usable again when the node can speak. None while it is usable.
         self._recovery: asyncio.Task[None] | None = None
 
@@ -209,6 +216,7 @@ class AgentTTSService(TTSService):
 
     async def _leave(self) -> None:
         await self._end_recovery()
+        self.drop_prepared()
         for context_id in list(self._turns):
             await self._drop(context_id)
         if await self._client.close():
@@ -275,12 +283,14 @@ class AgentTTSService(TTSService):
         return self._settings.extra.get("markup") != "none"
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        turn = self._turns.get(context_id)
+        turn, rest = self._turns.get(context_id), text
+        if turn is not None and turn.prepared is not None:
+            rest = self._join(turn, turn.prepared, text)
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
         if turn.utterance is not None:
             turn.words.write(text)
-            turn.utterance.write(text)
+            turn.utterance.write(rest)
             await self.start_tts_usage_metrics(text)
         yield None
 
@@ -289,6 +299,8 @@ class AgentTTSService(TTSService):
         if context_id is None:
             return
         turn = self._turns.get(context_id)
+        if turn is not None and turn.prepared is not None:
+            await self.tts_process_generator(context_id, self.run_tts("", context_id))
         if turn is not None and turn.utterance is not None:
             turn.ended = True
             turn.utterance.end()
@@ -328,6 +340,12 @@ class AgentTTSService(TTSService):
         if not self.is_usable and self._recovery is None:  # the node refuses the settings
             turn.lost = True
             return turn
+        if (prepared := self._prepared) is not None:
+            if prepared.session == self.session and prepared.utterance.finished is None:
+                turn.prepared, turn.utterance, self._prepared = prepared, prepared.utterance, None
+                prepared.utterance.meter.awaited()
+                return turn
+            self.drop_prepared()
         try:
             await self._connect()
             turn.utterance = utterance = self._client.begin(self.session)
@@ -344,9 +362,44 @@ class AgentTTSService(TTSService):
     async def _drop(self, context_id: str) -> None:
         """Stop a turn, if there is one; nothing of it is pushed after this."""
         turn = self._turns.pop(context_id, None)
-        if turn is not None and turn.utterance is not None and turn.hearing is not None:
+        if turn is not None and turn.utterance is not None:
             turn.utterance.stop()
-            await self.cancel_task(turn.hearing)
+            if turn.hearing is not None:
+                await self.cancel_task(turn.hearing)
+
+    def prepare(self, text: str, *, is_whole: bool = False) -> None:
+        """Have the first words of the next turn spoken if a node in this process has a free slot. Nothing is pushed.
+
+        `text` is all of that turn so far, without space before it; `is_whole` if no more will come.
+        """
+        if self._prepared is None and text and self.is_usable and isinstance(self._client, InProcessNodeClient):
+            self._prepared = self._client.prepare(self.session)
+        if (prepared := self._prepared) is not None:
+            done, prepared.text = len(prepared.text), text[:PREPARED_CHARS]
+            prepared.utterance.write(prepared.text[done:])
+            if is_whole and prepared.text == text:
+                prepared.utterance.flush("")
+
+    def drop_prepared(self) -> None:
+        """That turn does not come."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.utterance.stop()
+            self.on_prepared("dropped", prepared.utterance.received / SAMPLE_RATE)
+
+    def _join(self, turn: _Turn, prepared: Prepared, text: str) -> str:
+        """What is to be written when more text comes; prepared speech is given up if that is another, or none."""
+        prepared.come += text
+        if text and prepared.come != prepared.text and prepared.text.startswith(prepared.come):
+            return ""
+        turn.prepared = None
+        if not prepared.come.startswith(prepared.text):
+            self._prepared, turn.utterance = prepared, None
+            self.drop_prepared()
+            return prepared.come
+        self.on_prepared("spoken", prepared.utterance.received / SAMPLE_RATE)
+        turn.hearing = self.create_task(self._hear(turn, prepared.utterance), name="speech")
+        return prepared.come[len(prepared.text) :]
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
         sample_rate, samples = self.sample_rate, 0

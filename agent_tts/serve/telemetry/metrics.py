@@ -249,6 +249,9 @@ class ContextMeter(Meter):
             self._text_at = self._clock()
             self._mark("text")
 
+    def awaited(self) -> None:
+        self._text_at = self._clock()
+
     def submitted(self, read_at: float) -> None:
         self._mark("received", read_at)
         self._mark("submitted")
