@@ -66,15 +66,12 @@ class BargeIn(FrameProcessor):
                 return
             self._committed.clear()
             await self.broadcast_interruption()
-            await self._wait_for_commit()
+            try:
+                async with asyncio.timeout(COMMIT_S):
+                    await self._committed.wait()
+            except TimeoutError:
+                await self.push_error(f"an interruption took more than {COMMIT_S:g} s to pass the pipeline")
         await self.push_frame(frame, direction)
-
-    async def _wait_for_commit(self) -> None:
-        try:
-            async with asyncio.timeout(COMMIT_S):
-                await self._committed.wait()
-        except TimeoutError:
-            await self.push_error(f"an interruption took more than {COMMIT_S:g} s to pass the pipeline")
 
     async def _on_processed(self, _: FrameProcessor, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):

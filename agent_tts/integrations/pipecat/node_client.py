@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agent_tts.client.connection import ConnectionLost
@@ -78,16 +77,6 @@ class WebSocketNodeClient:
         return self._node
 
 
-@dataclass(slots=True)
-class Prepared:
-    """The beginning of a turn that may not come."""
-
-    session: Session
-    utterance: Utterance  # nobody polls it, so its engine waits after `limits.window_frames`
-    text: str = ""  # that was written to it
-    come: str = ""  # of the turn, as long as that is less
-
-
 class InProcessNodeClient:
     """A node in this event loop, which its owner starts and closes: no socket and no JSON, otherwise the same."""
 
@@ -113,11 +102,11 @@ class InProcessNodeClient:
         listener = Listener(output=config.output, words="told", paces=self._paces)
         return self._metrics.open(self._service, TRANSPORT, config.options(), self._owner, listener)
 
-    def prepare(self, session: Session) -> Prepared | None:
+    def prepare(self, session: Session) -> Utterance | None:
         """Start a context that may be stopped unheard if a slot is free; None otherwise."""
         with contextlib.suppress(SpeechError):
             if any(engine.able and engine.free > 0 for engine in self._service.engines):
-                return Prepared(session, self.begin(session))
+                return self.begin(session)
         return None
 
     async def close(self) -> bool:

@@ -32,12 +32,13 @@ from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.moving import Target
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
-from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, Prepared, WebSocketNodeClient
+from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
 from agent_tts.messages import Audio, Finished, Words
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from agent_tts.system.private_names import require
 
 # Silence after which Pipecat ends a turn. A node ends each context earlier, with `starved` at the latest, so a pause of
@@ -92,7 +93,9 @@ class _Turn:
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
     utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
-    prepared: Prepared | None = None  # its beginning, as long as not all of that text has come
+    prepared: Utterance | None = None  # the same one, as long as not all of what it was given ahead has come
+    ahead: str = ""  # what it was given so
+    come: str = ""  # and of that, what has come
     ended: bool = False  # no more text comes
     lost: bool = False  # failed: the rest of its text is not spoken
 
@@ -171,8 +174,9 @@ class AgentTTSService(TTSService):
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}
-        # The beginning of the next turn. None: nothing is prepared.
-        self._prepared: Prepared | None = None
+        # Speaks the beginning of the next turn, this text; nobody polls it, so its engine waits. None: nothing does.
+        self._prepared: Utterance | None = None
+        self._ahead = ""
         # Told what became of prepared speech ("spoken", "dropped"), and of how many seconds.
         self.on_prepared: Callable[[str, float], None] = lambda outcome, seconds: None
         # Makes the service usable again when the node can speak. None while it is usable.
@@ -225,6 +229,7 @@ class AgentTTSService(TTSService):
     async def _update_settings(self, delta: Any) -> dict[str, Any]:
         changed = await super()._update_settings(delta)
         if changed:
+            self.drop_prepared()
             await self._check()
         return changed
 
@@ -340,12 +345,11 @@ class AgentTTSService(TTSService):
         if not self.is_usable and self._recovery is None:  # the node refuses the settings
             turn.lost = True
             return turn
-        if (prepared := self._prepared) is not None:
-            if prepared.session == self.session and prepared.utterance.finished is None:
-                turn.prepared, turn.utterance, self._prepared = prepared, prepared.utterance, None
-                prepared.utterance.meter.awaited()
-                return turn
-            self.drop_prepared()
+        if (prepared := self._prepared) is not None and prepared.finished is None:
+            turn.utterance, turn.prepared, turn.ahead, self._prepared = prepared, prepared, self._ahead, None
+            prepared.meter.awaited()
+            return turn
+        self.drop_prepared()
         try:
             await self._connect()
             turn.utterance = utterance = self._client.begin(self.session)
@@ -368,38 +372,35 @@ class AgentTTSService(TTSService):
                 await self.cancel_task(turn.hearing)
 
     def prepare(self, text: str, *, is_whole: bool = False) -> None:
-        """Have the first words of the next turn spoken if a node in this process has a free slot. Nothing is pushed.
-
-        `text` is all of that turn so far, without space before it; `is_whole` if no more will come.
-        """
+        """Have the next turn, `text` so far, begin if a node in this process has a free slot; nothing is pushed."""
         if self._prepared is None and text and self.is_usable and isinstance(self._client, InProcessNodeClient):
-            self._prepared = self._client.prepare(self.session)
-        if (prepared := self._prepared) is not None:
-            done, prepared.text = len(prepared.text), text[:PREPARED_CHARS]
-            prepared.utterance.write(prepared.text[done:])
-            if is_whole and prepared.text == text:
-                prepared.utterance.flush("")
+            self._prepared, self._ahead = self._client.prepare(self.session), ""
+        if self._prepared is not None:
+            done, self._ahead = len(self._ahead), text[:PREPARED_CHARS]
+            self._prepared.write(self._ahead[done:])
+            if is_whole and self._ahead == text:
+                self._prepared.flush("")
 
     def drop_prepared(self) -> None:
         """That turn does not come."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            prepared.utterance.stop()
-            self.on_prepared("dropped", prepared.utterance.received / SAMPLE_RATE)
+            prepared.stop()
+            self.on_prepared("dropped", prepared.received / SAMPLE_RATE)
 
-    def _join(self, turn: _Turn, prepared: Prepared, text: str) -> str:
+    def _join(self, turn: _Turn, prepared: Utterance, text: str) -> str:
         """What is to be written when more text comes; prepared speech is given up if that is another, or none."""
-        prepared.come += text
-        if text and prepared.come != prepared.text and prepared.text.startswith(prepared.come):
+        turn.come += text
+        if text and turn.come != turn.ahead and turn.ahead.startswith(turn.come):
             return ""
         turn.prepared = None
-        if not prepared.come.startswith(prepared.text):
+        if not turn.come.startswith(turn.ahead):
             self._prepared, turn.utterance = prepared, None
             self.drop_prepared()
-            return prepared.come
-        self.on_prepared("spoken", prepared.utterance.received / SAMPLE_RATE)
-        turn.hearing = self.create_task(self._hear(turn, prepared.utterance), name="speech")
-        return prepared.come[len(prepared.text) :]
+            return turn.come
+        self.on_prepared("spoken", prepared.received / SAMPLE_RATE)
+        turn.hearing = self.create_task(self._hear(turn, prepared), name="speech")
+        return turn.come[len(turn.ahead) :]
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
         sample_rate, samples = self.sample_rate, 0
