@@ -239,6 +239,7 @@ class Calls:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
         if isinstance(call.llm, ChatCompletions):
+            call.llm.tts = call.tts
             call.llm.apology = partial(self._phrase, call.tts, APOLOGIES, self._settings.llm.apologies)
         pipeline = await self._building(self._build, call)
         await run(call, pipeline, out_rate, gone, page=tell is not None, idle_s=self._settings.idle_s)
@@ -255,6 +256,7 @@ class Calls:
         style = style or self._style()
         voice = AgentTTSService.Settings(voice=style.voice, language=style.language, instructions=style.instructions)
         tts = AgentTTSService(speech=self._node.service, metrics=self._node.metrics, owner=owner, settings=voice)
+        tts.on_prepared = lambda outcome, seconds: self._metrics.early_speech.labels(outcome).inc(seconds)
         after_s = self._settings.llm.filler_s
         filler = partial(self._phrase, tts, FILLERS, self._settings.llm.fillers)
         call_id = secrets.token_hex(4)

@@ -21,11 +21,21 @@ from openai.types.chat.chat_completion_chunk import (
     ChoiceDeltaToolCall,
     ChoiceDeltaToolCallFunction,
 )
-from pipecat.frames.frames import DataFrame, EagerEndOfTurnCancelFrame
+from pipecat.frames.frames import (
+    DataFrame,
+    EagerEndOfTurnCancelFrame,
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+)
 from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.llm import OpenAILLMService
 
 from agent_tts.config.settings import AgentLlm
+from agent_tts.integrations.pipecat.service import AgentTTSService
 from agent_tts.system.private_names import require
 
 RETRY_S, MOST_RETRY_S = 0.3, 2.0  # until the second request, and the longest wait that a server may ask for
@@ -180,6 +190,9 @@ class ChatCompletions(OpenAILLMService):
         self._most = llm.max_tokens
         # What is said where there is no answer.
         self.apology: Callable[[], str] = str
+        # Speaks an early answer while it is held back, of which this is the text; nothing of it is pushed until then.
+        self.tts: AgentTTSService | None = None
+        self._held = ""
 
     def create_client(self, **options: Any) -> openai.AsyncOpenAI:  # type: ignore[override]  # all by name
         """OpenAI's client, which would otherwise ask again by itself, for as long as a server wants."""
@@ -195,6 +208,17 @@ class ChatCompletions(OpenAILLMService):
         most = [params.pop(name, None) for name in LIMIT_NAMES if name]
         self._most = most[0] or self._llm.max_tokens
         return params if self._limit_name is None else params | {self._limit_name: most[0]}
+
+    async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
+        """Have what is held back spoken."""
+        if self.tts is not None:
+            if isinstance(frame, EagerEndOfTurnCancelFrame | InterruptionFrame | LLMFullResponseStartFrame):
+                self._held = ""
+                self.tts.drop_prepared()
+            elif self._speculation_gate.is_speculating and isinstance(frame, LLMTextFrame | LLMFullResponseEndFrame):
+                self._held = f"{self._held}{getattr(frame, 'text', '')}".lstrip()
+                self.tts.prepare(self._held, is_whole=isinstance(frame, LLMFullResponseEndFrame))
+        await super().push_frame(frame, direction)
 
     async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
         """Tell the user why there is no answer in our words alone; an early answer is asked for again."""

@@ -67,6 +67,9 @@ class AgentMetrics:
             ["outcome"],  # spoken, dropped
             registry=registry,
         )
+        self.early_speech = Counter(
+            "agent_tts_agent_early_speech_seconds", "Speech made for them by then.", ["outcome"], registry=registry
+        )
         self.resumed = Counter(
             "agent_tts_agent_resumed", "Answers that went on after sounds without a word.", registry=registry
         )

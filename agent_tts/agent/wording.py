@@ -44,6 +44,9 @@ _LAST_END = re.compile(r"[.?!。？！؟](?=[^.?!。？！؟]*$)")
 def is_backchannel(text: str, speech_s: float, sure: float = 0.0, *, asked: bool, language: str | None = None) -> bool:
     """Whether words during an answer only say that its listener listens.
 
+    A pause follows them, because words that go on are in the same text. Their melody is left out: in a network's voice
+    pitch and level at the end tell "yeah" from "yeah?" no better than chance (area under the curve 0.48 to 0.56).
+
     Args:
         speech_s: their length in seconds.
         sure: the mean logarithm of their probability; 0 if it is not known.

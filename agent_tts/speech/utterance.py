@@ -74,6 +74,9 @@ class Meter:
     def text(self, characters: int) -> None:
         """Text was appended: so many characters, tags included."""
 
+    def awaited(self) -> None:
+        """Its listener waits from now on: what came before was prepared, and is not polled yet."""
+
     def submitted(self, read_at: float) -> None:
         """The first text is on its way to the engine. It was read from the transport at `read_at`, in seconds."""
 

@@ -42,7 +42,7 @@ class Slow(FrameProcessor):
 async def test_a_transcription_waits_until_the_interruption_is_committed() -> None:
     """The user's aggregator comes after the assistant's, so the heard words are in the context first.
 
-    Mutation: no `_wait_for_commit`.
+    Mutation: no wait for `_committed`.
     """
     playout, user, assistant = Playout(Notes(), AgentTTSService()), Seen(), Seen()
     pipeline = Pipeline([BargeIn(playout, assistant), user, Slow(), playout, assistant])

@@ -9,29 +9,40 @@ from functools import partial
 from typing import Any
 
 import pytest
+from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
 from pipecat.frames.frames import (
     EagerEndOfTurnCancelFrame,
     ErrorFrame,
+    Frame,
     InterruptionFrame,
     LLMContextFrame,
+    LLMFullResponseEndFrame,
     LLMFullResponseStartFrame,
     LLMTextFrame,
+    TTSAudioRawFrame,
+    TTSTextFrame,
     UserStoppedSpeakingFrame,
 )
 from pipecat.observers.base_observer import BaseObserver
-from pipecat.processors.frame_processor import FrameDirection
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.llm_service import FunctionCallParams
 from prometheus_client import CollectorRegistry
 
 from agent_tts.agent.completions import ChatCompletions
+from agent_tts.agent.detectors import TurnDetector
 from agent_tts.agent.llm import LanguageModel
 from agent_tts.agent.one_message import OneMessageContext
+from agent_tts.agent.playout import Playout
 from agent_tts.agent.turns import AgentMetrics, Turns
 from agent_tts.config.settings import AgentLlm
+from agent_tts.integrations.pipecat.service import AgentTTSService
+from tests.agent.caller import calling
 from tests.agent.llm_server import MODEL, LlmServer, Scripted, call, running_llm, status, stream
+from tests.agent.node import running_agent
+from tests.agent.people import says
 from tests.agent.pipelines import Seen
 from tests.agent.test_turn_end import SILENCE_S, Said, heard, talk
-from tests.support import typed
+from tests.support import RunningNode, running_node, typed
 
 WHOLE = "A table for four."
 early_talk = partial(talk, hears_end=False, early=2)
@@ -173,14 +184,25 @@ class Served:
         self.told = Told()
         self.registry = CollectorRegistry()
         self.marks: list[dict[str, Any]] = []
-        self.turns = Turns("call", AgentMetrics(self.registry), self.marks.append)
+        self.metrics = AgentMetrics(self.registry)
+        self.turns = Turns("call", self.metrics, self.marks.append)
+        self.speech: list[FrameProcessor] = []
+
+    def speaks(self, node: RunningNode) -> None:
+        """Have answers spoken, early ones while they are held back."""
+        tts = AgentTTSService(speech=node.node.service, metrics=node.node.metrics)
+        tts.on_prepared = lambda outcome, seconds: self.metrics.early_speech.labels(outcome).inc(seconds)
+        self.llm.tts = tts
+        self.speech = [tts, Playout(self.turns, tts)]
 
     async def talk(self, script: Any) -> tuple[Said, Seen, OneMessageContext]:
         observers: list[BaseObserver] = [self.told, self.turns]
-        return await early_talk(script, llm=self.llm, observers=observers, asked="Hello.", rest_s=30)
+        return await early_talk(
+            script, llm=self.llm, speech=self.speech, observers=observers, asked="Hello.", rest_s=30
+        )
 
-    def count(self, outcome: str) -> float:
-        return self.registry.get_sample_value("agent_tts_agent_early_answers_total", {"outcome": outcome}) or 0.0
+    def count(self, outcome: str, of: str = "answers") -> float:
+        return self.registry.get_sample_value(f"agent_tts_agent_early_{of}_total", {"outcome": outcome}) or 0.0
 
 
 @asynccontextmanager
@@ -270,3 +292,83 @@ async def test_the_marks_of_an_early_answer_follow_the_turns_end() -> None:
         marks = it.turns.marks
     assert marks["turn_end"] == pytest.approx(SILENCE_S * 1_000, abs=50)
     assert 0 <= marks["llm_first_token"] - marks["turn_end"] < 50
+
+
+async def test_speech_is_prepared_of_what_is_held_back_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutations: the next answer begins with the text of a dropped one; text that is not held back is prepared."""
+    tts, done = AgentTTSService(), list[object]()
+    monkeypatch.setattr(tts, "prepare", lambda text, is_whole: done.append((text, is_whole)))
+    monkeypatch.setattr(tts, "drop_prepared", lambda: done.append("dropped"))
+    async with served() as it:
+        it.llm.tts = tts
+
+        async def push(*frames: Frame) -> list[object]:
+            done.clear()
+            for frame in frames:
+                await it.llm.push_frame(frame)
+            return done
+
+        it.llm._speculation_gate.begin_speculation(True)
+        assert await push(LLMFullResponseStartFrame(), LLMTextFrame(" One "), LLMTextFrame("two.")) == [
+            *("dropped", ("One ", False), ("One two.", False)),
+        ]
+        assert await push(EagerEndOfTurnCancelFrame(), LLMTextFrame(" Three.")) == ["dropped"]
+        it.llm._speculation_gate.begin_speculation(True)
+        assert await push(LLMFullResponseStartFrame(), LLMTextFrame("Four."), LLMFullResponseEndFrame()) == [
+            *("dropped", ("Four.", False), ("Four.", True)),
+        ]
+        assert await push(UserStoppedSpeakingFrame(), LLMTextFrame(" Five.")) == []
+        it.llm._speculation_gate.begin_speculation(False)
+        assert await push(LLMFullResponseStartFrame(), LLMTextFrame("Six.")) == ["dropped"]
+
+
+async def test_the_speech_of_an_early_answer_waits_for_the_turns_end() -> None:
+    """Mutations: `push_frame` prepares nothing; it drops with each frame."""
+    slow = stream({"content": "A table "}, {"content": "for four is free "}, 4.0, {"content": "at eight."})
+    async with running_node() as node, served(slow) as it:
+        it.speaks(node)
+        _, after, context = await it.talk(lambda said: said.say(WHOLE))
+        [(ended_at, _)] = after.of(UserStoppedSpeakingFrame)
+        sounds = after.of(TTSAudioRawFrame)
+        assert 0 <= sounds[0][0] - ended_at < 0.1
+        assert it.count("spoken", "speech_seconds") > 1
+        assert it.count("dropped", "speech_seconds") == 0
+        assert it.marks[0]["marks"]["audio_first"] >= it.marks[0]["marks"]["llm_first_token"] >= SILENCE_S * 1_000 - 50
+        assert sum(len(frame.audio) for _, frame in sounds) / 48_000 > 1.5
+    assert contents_of(context) == ["Hello.", WHOLE, "A table for four is free at eight."]
+
+
+@pytest.mark.parametrize("frame", [None, InterruptionFrame])
+async def test_the_speech_of_a_dropped_answer_is_stopped_counted_and_in_no_context(frame: type | None) -> None:
+    """The user goes on, or typed text interrupts. Mutation: `push_frame` does not drop what is prepared."""
+
+    async def script(said: Said) -> None:
+        await said.say(WHOLE)
+        await asyncio.sleep(0.9)
+        assert node.node.service.speaking == 1
+        if frame is not None:
+            await said.worker.queue_frame(frame(), FrameDirection.DOWNSTREAM)
+        await said.say("No, for five.")
+        assert it.count("dropped", "speech_seconds") > 0.3
+
+    async with running_node() as node, served("Wrong words.", "For five, at eight.") as it:
+        it.speaks(node)
+        _, after, context = await it.talk(script)
+        assert node.node.service.speaking == 0
+        assert [frame.text for _, frame in after.of(TTSTextFrame)] == ["For", "five,", "at", "eight."]
+        assert it.marks[0]["turn"] == 1
+        metrics = node.node.metrics.registry
+        cancelled = {"carrier": "pipecat", "reason": "cancelled"}
+        assert metrics.get_sample_value("agent_tts_contexts_total", cancelled) == 1
+    assert contents_of(context) == ["Hello.", f"{WHOLE} No, for five.", "For five, at eight."]
+
+
+async def test_a_call_has_its_early_answers_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `Calls` does not have them spoken."""
+    monkeypatch.setattr(TurnDetector, "_process_speech_segment", lambda *_: (EndOfTurnState.INCOMPLETE, None))
+    async with running_llm("At eight.") as llm, running_agent(llm.url, hears=True, turn_silence_s=1.5) as agent:
+        async with calling(agent.url) as caller:
+            await caller.say(says("My train leaves at seven."))
+            await caller.message("bot-stopped-speaking")
+            assert "".join(said["data"]["text"] for said in caller.of("bot-tts-text")) == "Ateight."
+            assert await agent.metric("agent_tts_agent_early_speech_seconds_total") > 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -109,6 +110,7 @@ async def talk(
     asked: str = "",
     early: int = 0,
     llm: FrameProcessor | None = None,
+    speech: Sequence[FrameProcessor] = (),
     observers: list[BaseObserver] | None = None,
     rest_s: float = 4.0,
 ) -> tuple[Said, Seen, OneMessageContext]:
@@ -122,7 +124,7 @@ async def talk(
     user = LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=15, empty_user_turn=None)
     after = Seen()
     pair = LLMContextAggregatorPair(context, user_params=user)
-    parts = [pair.user(), *([] if llm is None else [llm]), after, pair.assistant()]
+    parts = [pair.user(), *([] if llm is None else [llm]), *speech, after, pair.assistant()]
     worker = PipelineWorker(Pipeline(parts), enable_rtvi=False, observers=observers)
     said = Said(worker)
     async with running(worker):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 from agent_tts.client.connection import ConnectionLost
 from agent_tts.client.moving import AnyConnection, Target
 from agent_tts.config.settings import Limits
-from agent_tts.errors import RETRY_MS, Draining, EngineLost
+from agent_tts.errors import RETRY_MS, Draining, EngineLost, SpeechError
 from agent_tts.integrations.pool import Pool
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Listener
+from agent_tts.speech.utterance import Listener, Utterance
 from agent_tts.speech.words.timeline import Paces
 
 CONNECT_S = 3.0  # for the node to answer a connection or settings; a turn waits for it
@@ -85,10 +86,17 @@ class InProcessNodeClient:
     async def check(self, session: Session) -> None:
         self._service.resolve(_config(session).options())
 
-    def begin(self, session: Session) -> AnyUtterance:
+    def begin(self, session: Session) -> Utterance:
         config = _config(session)
         listener = Listener(output=config.output, words="told", paces=self._paces)
         return self._metrics.open(self._service, TRANSPORT, config.options(), self._owner, listener)
+
+    def prepare(self, session: Session) -> Utterance | None:
+        """Start a context that may be stopped unheard if a slot is free; None otherwise."""
+        with contextlib.suppress(SpeechError):
+            if any(engine.able and engine.free > 0 for engine in self._service.engines):
+                return self.begin(session)
+        return None
 
     async def close(self) -> bool:
         """There is no connection; each utterance is stopped by who began it."""

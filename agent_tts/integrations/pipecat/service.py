@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import html
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -30,6 +30,7 @@ from pipecat.utils.types import NOT_GIVEN, NotGiven
 
 from agent_tts.client.connection import DEFAULT_URL
 from agent_tts.client.moving import Target
+from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import RETRY_MS, SpeechError, Starved
 from agent_tts.integrations.pipecat.node_client import InProcessNodeClient, NodeClient, WebSocketNodeClient
 from agent_tts.integrations.pipecat.words import REQUEST_ID, SPOKEN, PlainText, SpokenWord, SpokenWords
@@ -37,11 +38,13 @@ from agent_tts.messages import Audio, Finished, Words
 from agent_tts.protocol.utterance import AnyUtterance
 from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.service import SpeechService
+from agent_tts.speech.utterance import Utterance
 from agent_tts.system.private_names import require
 
 # Silence after which Pipecat ends a turn. A node ends each context earlier, with `starved` at the latest, so a pause of
 # the LLM (a tool call within its answer) loses no words; this bound is for a faulty node.
 SILENCE_S = 30.0
+PREPARED_CHARS = 32  # of a turn that may not come: about two seconds, after which its slot is given to who waits
 MAX_RETRY_S = 5.0  # between two attempts to reach a lost node
 
 # The node cannot speak now, whatever the text: another service should take over until it can.
@@ -90,6 +93,9 @@ class _Turn:
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
     utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
+    prepared: Utterance | None = None  # the same one, as long as not all of what it was given ahead has come
+    ahead: str = ""  # what it was given so
+    come: str = ""  # and of that, what has come
     ended: bool = False  # no more text comes
     lost: bool = False  # failed: the rest of its text is not spoken
 
@@ -168,6 +174,11 @@ class AgentTTSService(TTSService):
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}
+        # Speaks the beginning of the next turn, this text; nobody polls it, so its engine waits. None: nothing does.
+        self._prepared: Utterance | None = None
+        self._ahead = ""
+        # Told what became of prepared speech ("spoken", "dropped"), and of how many seconds.
+        self.on_prepared: Callable[[str, float], None] = lambda outcome, seconds: None
         # Makes the service usable again when the node can speak. None while it is usable.
         self._recovery: asyncio.Task[None] | None = None
 
@@ -209,6 +220,7 @@ class AgentTTSService(TTSService):
 
     async def _leave(self) -> None:
         await self._end_recovery()
+        self.drop_prepared()
         for context_id in list(self._turns):
             await self._drop(context_id)
         if await self._client.close():
@@ -217,6 +229,7 @@ class AgentTTSService(TTSService):
     async def _update_settings(self, delta: Any) -> dict[str, Any]:
         changed = await super()._update_settings(delta)
         if changed:
+            self.drop_prepared()
             await self._check()
         return changed
 
@@ -247,7 +260,12 @@ class AgentTTSService(TTSService):
 
     async def on_turn_context_created(self, context_id: str) -> None:
         """Begin before the first word, so that the node prepares the voice."""
-        await self._begin(context_id)
+        if (prepared := self._prepared) is not None and prepared.finished is None:
+            turn, self._prepared = self._turn(context_id), None
+            turn.utterance, turn.prepared, turn.ahead = prepared, prepared, self._ahead
+            prepared.meter.awaited()
+        else:
+            await self._begin(context_id)
 
     @classmethod
     def format_pronunciation(cls, word: str, ipa: str) -> str:
@@ -275,12 +293,14 @@ class AgentTTSService(TTSService):
         return self._settings.extra.get("markup") != "none"
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        turn = self._turns.get(context_id)
+        turn, rest = self._turns.get(context_id), text
+        if turn is not None and turn.prepared is not None:
+            rest = self._join(turn, turn.prepared, text)
         if turn is None or (turn.utterance is None and not turn.lost):
             turn = await self._begin(context_id)
         if turn.utterance is not None:
             turn.words.text.write(text)
-            turn.utterance.write(text)
+            turn.utterance.write(rest)
             await self.start_tts_usage_metrics(text)
         yield None
 
@@ -289,6 +309,8 @@ class AgentTTSService(TTSService):
         if context_id is None:
             return
         turn = self._turns.get(context_id)
+        if turn is not None and turn.prepared is not None:
+            await self.tts_process_generator(context_id, self.run_tts("", context_id))
         if turn is not None and turn.utterance is not None:
             turn.ended = True
             turn.utterance.end()
@@ -328,6 +350,7 @@ class AgentTTSService(TTSService):
         if not self.is_usable and self._recovery is None:  # the node refuses the settings
             turn.lost = True
             return turn
+        self.drop_prepared()
         try:
             await self._connect()
             turn.utterance = utterance = self._client.begin(self.session)
@@ -344,9 +367,41 @@ class AgentTTSService(TTSService):
     async def _drop(self, context_id: str) -> None:
         """Stop a turn, if there is one; nothing of it is pushed after this."""
         turn = self._turns.pop(context_id, None)
-        if turn is not None and turn.utterance is not None and turn.hearing is not None:
+        if turn is not None and turn.utterance is not None:
             turn.utterance.stop()
-            await self.cancel_task(turn.hearing)
+            if turn.hearing is not None:
+                await self.cancel_task(turn.hearing)
+
+    def prepare(self, text: str, *, is_whole: bool = False) -> None:
+        """Have the next turn, `text` so far, begin if a node in this process has a free slot; nothing is pushed."""
+        if self._prepared is None and text and self.is_usable and isinstance(self._client, InProcessNodeClient):
+            self._prepared, self._ahead = self._client.prepare(self.session), ""
+        if self._prepared is not None:
+            done, self._ahead = len(self._ahead), text[:PREPARED_CHARS]
+            self._prepared.write(self._ahead[done:])
+            if is_whole and self._ahead == text:
+                self._prepared.flush("")
+
+    def drop_prepared(self) -> None:
+        """That turn does not come."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.stop()
+            self.on_prepared("dropped", prepared.received / SAMPLE_RATE)
+
+    def _join(self, turn: _Turn, prepared: Utterance, text: str) -> str:
+        """What is to be written when more text comes; prepared speech is given up if that is another, or none."""
+        turn.come += text
+        if text and turn.come != turn.ahead and turn.ahead.startswith(turn.come):
+            return ""
+        turn.prepared = None
+        if not turn.come.startswith(turn.ahead):
+            self._prepared, turn.utterance = prepared, None
+            self.drop_prepared()
+            return turn.come
+        self.on_prepared("spoken", prepared.received / SAMPLE_RATE)
+        turn.hearing = self.create_task(self._hear(turn, prepared), name="speech")
+        return turn.come[len(turn.ahead) :]
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
         sample_rate, samples = self.sample_rate, 0

@@ -242,6 +242,9 @@ class ContextMeter(Meter):
             self._text_at = self.clock()
             self._mark("text")
 
+    def awaited(self) -> None:
+        self._text_at = self.clock()
+
     def submitted(self, read_at: float) -> None:
         self._mark("received", read_at)
         self._mark("submitted")

@@ -6,6 +6,7 @@ Every test names the code that it guards.
 from __future__ import annotations
 
 import asyncio
+import asyncio.selector_events
 import base64
 import contextlib
 import gc
@@ -14,11 +15,11 @@ import os
 import socket
 import sys
 import time
-from asyncio.selector_events import _SelectorTransport
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -45,6 +46,7 @@ WRITE_S = 0.5
 FAST = {"handshake_s": HANDSHAKE_S, "write_s": WRITE_S, "tcp_user_s": 1.0}
 LATE_S = 0.5  # s by which a frame may be late
 CLIENTS = 60
+SELECTED: Any = asyncio.selector_events._SelectorTransport  # type: ignore[attr-defined] # how asyncio names it
 GROWTH = 48 << 20  # bytes of this process, including the client
 HEAD = b"Host: localhost\r\n"
 UPGRADE = HEAD + (
@@ -430,7 +432,7 @@ async def test_many_that_come_or_leave_at_once_are_shared_out(monkeypatch: pytes
         if ticking:
             loop.call_soon(tick)
 
-    def leave(transport: _SelectorTransport) -> None:
+    def leave(transport: asyncio.Transport) -> None:
         if not transport.is_closing():
             counts["leaves"] += 1
             time.sleep(1e-4)
@@ -440,9 +442,9 @@ async def test_many_that_come_or_leave_at_once_are_shared_out(monkeypatch: pytes
         counts["begins"] += 1
         begin(protocol, transport)
 
-    begin, close = WebSocketProtocol.connection_made, _SelectorTransport.close
+    begin, close = WebSocketProtocol.connection_made, SELECTED.close
     monkeypatch.setattr(WebSocketProtocol, "connection_made", begins)
-    monkeypatch.setattr(_SelectorTransport, "close", leave)
+    monkeypatch.setattr(SELECTED, "close", leave)
     async with running_node(auth={"api_keys": ["k"]}) as node, contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(raw(node)) for _ in range(2 * CLIENTS)]
         await until(lambda: len(node.server.config.table) == len(clients))
