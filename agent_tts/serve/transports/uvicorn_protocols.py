@@ -87,7 +87,7 @@ class PlayerConnection(asyncio.Protocol):
 
     config: NodeConfig
     transport: asyncio.Transport
-    scheme: str | None
+    scheme: Any  # uvicorn's: http, https, ws or wss
     # What it does for itself waits in here, among all strangers until the endpoint knows the client.
     turns: Flow
     # The socket while a writer waits for the client; None while the kernel does.
@@ -133,7 +133,7 @@ class OldCycle(RequestResponseCycle):
         await super().send(message)
 
 
-class HttpProtocol(PlayerConnection, HttpToolsProtocol):
+class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # type: ignore[misc] # whose `eof_received` returns None
     """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
     config: NodeConfig
@@ -306,7 +306,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
             self._deadline = None
 
 
-class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
+class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):  # type: ignore[misc] # likewise
     """A WebSocket with limits on frames that carry no message."""
 
     config: NodeConfig
