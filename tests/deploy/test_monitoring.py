@@ -52,6 +52,7 @@ def exposed() -> Labels:
         meter.finished(Finished("c", "error", code="at_capacity"))
     for labelled in (agent.calls.labels("rtc"), agent.turns.labels("answered"), agent.early.labels("spoken")):
         labelled.inc()
+    agent.early_speech.labels("spoken").inc(0.1)
     agent.turn.labels("audio_first").observe(0.1)
     agent.page.labels("heard").observe(0.1)
     fronts.take(0, pages.read(pages.write(metrics.registry)))

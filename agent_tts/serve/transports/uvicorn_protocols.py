@@ -87,7 +87,6 @@ class PlayerConnection(asyncio.Protocol):
 
     config: NodeConfig
     transport: asyncio.Transport
-    scheme: Any  # uvicorn's: http, https, ws or wss
     # What it does for itself waits in here, among all strangers until the endpoint knows the client.
     turns: Flow
     # The socket while a writer waits for the client; None while the kernel does.
@@ -101,11 +100,6 @@ class PlayerConnection(asyncio.Protocol):
     def recognise(self) -> None:
         """The client has shown a key that is right. Raises `AtCapacity`."""
         self.config.recognise(self.transport)
-
-    def eof_received(self) -> bool:
-        """The client has left: the connection closes in its turn, because many may leave at once. TLS knows no half."""
-        self.turns.call(self.transport.close)
-        return self.scheme in ("http", "ws")
 
     def _leave_to_kernel(self) -> None:
         if self._player is not None:
@@ -133,7 +127,7 @@ class OldCycle(RequestResponseCycle):
         await super().send(message)
 
 
-class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # type: ignore[misc] # whose `eof_received` returns None
+class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     """HTTP with limits on the size and time of each request's head, and on pipelined requests."""
 
     config: NodeConfig
@@ -306,7 +300,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # type: ignore[misc] #
             self._deadline = None
 
 
-class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):  # type: ignore[misc] # likewise
+class WebSocketProtocol(PlayerConnection, WebSocketsSansIOProtocol):
     """A WebSocket with limits on frames that carry no message."""
 
     config: NodeConfig

@@ -24,6 +24,7 @@ from agent_tts.serve.dialects import elevenlabs_dictionaries
 from agent_tts.serve.dictionaries import Dictionaries, Version
 from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
+from agent_tts.system.records import JsonRecords
 from agent_tts.voices import detection
 from tests.serve.dialects import livekit_run
 from tests.support import RunningNode, running_node, taken, until
@@ -65,9 +66,8 @@ async def test_a_long_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.node
 async def test_dictionaries_are_read_and_compiled_in_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By every route and by both WebSockets that name one: a megabyte of transcriptions takes a second."""
-    calls = [
-        threads_of(monkeypatch, Dictionaries, name) for name in ("all", "get", "lexicon", "add", "change", "delete")
-    ]
+    calls = [threads_of(monkeypatch, Dictionaries, name) for name in ("all", "lexicon", "add", "change")]
+    calls += [threads_of(monkeypatch, JsonRecords, name) for name in ("by_id", "delete")]
     calls += [threads_of(monkeypatch, Version, "of"), threads_of(monkeypatch, elevenlabs_dictionaries, "read_pls")]
     settings = {"dictionaries": {"folder": str(tmp_path)}}
     async with running_node(**settings) as node, httpx.AsyncClient(base_url=node.url) as client:
