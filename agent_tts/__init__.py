@@ -37,13 +37,21 @@ __all__ = [
     "connect",
 ]
 
-# Modules that have all of these names, the light ones first.
-_HOMES = ("errors", "messages", "client.utterance", "client.moving")
+# The module of each name that is not in `messages`.
+_HOMES = {
+    "ConnectionLost": "client.connection",
+    "MovingConnection": "client.moving",
+    "NodeConnection": "client.connection",
+    "RemoteUtterance": "client.utterance",
+    "ResumableUtterance": "client.resuming",
+    "SpeechError": "errors",
+    "connect": "client.moving",
+}
 
 
 def __getattr__(name: str) -> Any:
-    homes = (import_module(f"agent_tts.{home}") for home in _HOMES if name in __all__)
-    if (home := next((home for home in homes if hasattr(home, name)), None)) is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"agent_tts.{_HOMES.get(name, 'messages')}")
     value = globals()[name] = getattr(home, name)
     return value

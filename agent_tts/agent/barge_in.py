@@ -60,18 +60,26 @@ class BargeIn(FrameProcessor):
         elif isinstance(frame, VADUserStoppedSpeakingFrame):
             self._voice_s = self._clock() - frame.stop_secs - self._voice_at
         elif isinstance(frame, TranscriptionFrame) and frame.text.strip() and self._playout.busy:
-            said, sure = self._playout.said, frame.result if isinstance(frame.result, float) else 0.0
-            if said and is_backchannel(frame.text, self._voice_s, sure, asked=asks(said), language=self._language):
+            said = self._playout.said
+            if said and self._listens(frame, asked=asks(said)):
                 await self.push_frame(UserBackchannelFrame(frame.text, frame.user_id, frame.timestamp), direction)
                 return
             self._committed.clear()
             await self.broadcast_interruption()
-            try:
-                async with asyncio.timeout(COMMIT_S):
-                    await self._committed.wait()
-            except TimeoutError:
-                await self.push_error(f"an interruption took more than {COMMIT_S:g} s to pass the pipeline")
+            await self._wait_for_commit()
         await self.push_frame(frame, direction)
+
+    def _listens(self, frame: TranscriptionFrame, *, asked: bool) -> bool:
+        """Whether words during an answer are those of a listener."""
+        sure = frame.result if isinstance(frame.result, float) else 0.0
+        return is_backchannel(frame.text, self._voice_s, sure, asked=asked, language=self._language)
+
+    async def _wait_for_commit(self) -> None:
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._committed.wait()
+        except TimeoutError:
+            await self.push_error(f"an interruption took more than {COMMIT_S:g} s to pass the pipeline")
 
     async def _on_processed(self, _: FrameProcessor, frame: Frame) -> None:
         if isinstance(frame, InterruptionFrame):

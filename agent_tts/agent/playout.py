@@ -203,18 +203,21 @@ class Playout(FrameProcessor):
             elif (early_s := self._early_s(self._line[0])) > 0:
                 await asyncio.sleep(early_s)
             elif self._follows and self._left_ms >= MAX_UNSENT_MS:
-                self._sent.clear()
-                try:
-                    async with asyncio.timeout(STUCK_S):
-                        await self._sent.wait()
-                except TimeoutError:
-                    self._follows, self._left_ms = False, 0.0
+                await self._wait_for_output()
             else:
                 frame = self._line.popleft()
                 self._leave(frame)
                 await self.push_frame(frame)
                 if isinstance(frame, EndFrame):
                     return
+
+    async def _wait_for_output(self) -> None:
+        self._sent.clear()
+        try:
+            async with asyncio.timeout(STUCK_S):
+                await self._sent.wait()
+        except TimeoutError:
+            self._follows, self._left_ms = False, 0.0
 
     async def _on_sent(self, _: FrameProcessor, frame: Frame) -> None:
         if isinstance(frame, TTSAudioRawFrame) and frame.sample_rate == self._rate:

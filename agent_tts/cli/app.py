@@ -172,7 +172,7 @@ def compile_(
     """
 
 
-@command_of(app, run="agent_tts.cli.compile:convert")
+@command_of(app, run="agent_tts.cli.convert:convert")
 def convert(
     model: Annotated[str, typer.Argument(help="A folder, or a hub id: ID, ID@REVISION.")],
     type_: Annotated[str, typer.Option("--type", help="q8, f16 or f32.")] = "q8",

@@ -1,4 +1,4 @@
-"""`agent-tts compile` and `agent-tts convert`: what is made of the models of Qwen3-TTS ahead, once."""
+"""`agent-tts compile`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from rich.progress import MofNCompleteColumn
 
 from agent_tts.cli.options import ConfigFlags
 from agent_tts.cli.progress import progress
-from agent_tts.config.hub import local_folder
 from agent_tts.config.loading import find_config, load_settings
-from agent_tts.config.settings import Checkpoint, Settings
+from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.compiling import Compilation, Steps, cache_folder
-from agent_tts.engine.vox import files
-from agent_tts.errors import SettingsError, needing
+from agent_tts.errors import SettingsError
 from agent_tts.model.kernels.architectures import OLDEST, OLDEST_E4M3, of_nvidia
 from agent_tts.model.kernels.architectures import architecture as known
 
@@ -56,15 +54,6 @@ def compile_kernels(
             steps = [one for model in folders for one in _steps(model, wanted, name)]
             failed |= not _compile(steps, name)
     return 1 if failed else 0
-
-
-def convert(model: str, type_: str) -> None:
-    """Make the file of a model for the engine vox, in its folder. Raises SettingsError: it cannot be made."""
-    checkpoint = Checkpoint.model_validate(model)
-    folder = local_folder(checkpoint.source, checkpoint.revision)
-    with progress(type_) as show, needing("vox"):
-        path, digest = files.convert(folder, type_, lambda *now: show(completed=now[0], total=now[1]))
-    print(f"agent-tts: {path}, sha256 {digest}: for the experimental engine vox, vox.type={type_}", file=sys.stderr)
 
 
 def _compile(steps: Sequence[Steps], name: str) -> bool:

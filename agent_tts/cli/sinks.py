@@ -18,9 +18,16 @@ from agent_tts.speech.audio.files import WAV_MARK, FileEncoder, wav_header
 from agent_tts.speech.audio.manifest import SIGNABLE, ManifestSigner
 from agent_tts.system.processes import ends
 
-# By the suffix of a file.
-FORMATS = {f".{name}": name for name in ("wav", "mp3", "flac", "opus")}
-FORMATS |= {".ogg": "opus", ".aac": "aac", ".pcm": "pcm", ".raw": "pcm"}
+FORMATS = {
+    ".wav": "wav",
+    ".mp3": "mp3",
+    ".flac": "flac",
+    ".opus": "opus",
+    ".ogg": "opus",
+    ".aac": "aac",
+    ".pcm": "pcm",
+    ".raw": "pcm",
+}
 
 PLAYED_S = 10.0  # timeout for the player's end, beyond the length of the audio
 

@@ -160,10 +160,17 @@ class VoiceAdded(BaseModel):
 
     @classmethod
     def of(cls, voice: StoredVoice, type_: Literal["audio_sample", "prompt", "embedding"]) -> Self:
-        known = {name: getattr(voice, name) for name in ("name", "prompt", "description", "frames")}
-        created_at, text = int(voice.created_at.timestamp()), voice.transcript
-        live_chars = max(0, CHARS_PER_TOKEN * voice.frames - len(text or ""))  # without frames it is 0
-        return cls(id=voice.name, created_at=created_at, type=type_, ref_text=text, live_chars=live_chars, **known)
+        return cls(
+            id=voice.name,
+            created_at=int(voice.created_at.timestamp()),
+            name=voice.name,
+            type=type_,
+            prompt=voice.prompt,
+            description=voice.description,
+            ref_text=voice.transcript,
+            frames=voice.frames,
+            live_chars=max(0, CHARS_PER_TOKEN * voice.frames - len(voice.transcript or "")),  # without frames it is 0
+        )
 
 
 class VoiceDetails(BaseModel):

@@ -418,7 +418,7 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
 
 
 async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`turns.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
+    """`Flow.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
     begun, done = [0], [0]
     begin, loop, ticking = WebSocketProtocol.connection_made, asyncio.get_running_loop(), True
 
