@@ -52,7 +52,7 @@ class Replica:
         close_replica()
         context = ray.get_runtime_context()
         gpus = ",".join(context.get_accelerator_ids().get("GPU", []))
-        host = options["host"] or str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        host = options["host"] or str(ray.util.get_node_ip_address())
         self._ray_node = context.get_node_id()
         folder = Path(os.environ.get(FOLDER, DEFAULT_FOLDER)).expanduser()
         self._node = KeptNode(folder, _settings(options, host), host, gpus)
@@ -184,7 +184,7 @@ def build(options: dict[str, Any]) -> serve.Application:
             look_back_period_s=3,
             aggregation_function="max",  # of the mean, a node that has just become full would be half empty
             metrics_interval_s=1,
-            policy=AutoscalingPolicy(  # type: ignore[no-untyped-call]
+            policy=AutoscalingPolicy(
                 policy_function="agent_tts.cluster.scaling:decide"
             ),
         ),

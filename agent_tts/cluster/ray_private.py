@@ -35,4 +35,4 @@ if __name__ == "__main__":
         # processes take this one (`ON_LOOPBACK` of `cli/cluster.py`); by it this process would join no head.
         replace(ray_constants, "ENABLE_RAY_CLUSTER", True)
         replace(services, "resolve_ip_for_localhost", lambda host: host)
-    main()  # type: ignore[no-untyped-call]
+    main()
