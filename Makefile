@@ -51,8 +51,8 @@ types: $(VENV)/dev
 # at most, and must pass there. Pytest's 5 says that ARGS has selected no test of a run: that is an error if it holds for
 # all. ARGS that name files or folders make one run of the first two. The last lines name the tests that have failed in
 # the end: some logs keep no others.
-MODELS := tests/engine tests/gpu tests/measure tests/model tests/bench/test_checkpoint.py tests/serve/test_qwen3_node.py\
-          tests/text/test_tokens.py
+MODELS := tests/engine tests/gpu tests/measure tests/model tests/bench $(wildcard tests/cli/test_bench*.py)\
+          tests/serve/test_qwen3_node.py tests/serve/routes/test_detect.py tests/text/test_tokens.py
 FAILED := .pytest_cache/v/cache/lastfailed
 AGAIN  := --last-failed --last-failed-no-failures none
 all-tests: $(VENV)/dev

@@ -274,6 +274,9 @@ class ScriptedSTT(SegmentedRecogniser):
 
 
 MOST_THREADS = 4  # of a segment: more gain nothing
+# Guesses that are kept at each word of a short segment. With Whisper's 5 it takes 10 % longer, and understands as much:
+# of 68 sentences in quiet 1.2 % of words are wrong with either, of 108 in noise 5.0 and 4.8 % (tiny.en); with 1 5.6 %.
+BEAM = 2
 
 
 def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int]:
@@ -311,7 +314,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> Any:
 
         def transcribe(self, audio: NDArray[np.float32], **options: Any) -> Any:
             """`audio`: float32[n] at `IN_RATE`, full scale 1."""
-            once = {"temperature": 0.0} if len(audio) < settings.retry_s * IN_RATE else {}
+            once = {"temperature": 0.0, "beam_size": BEAM} if len(audio) < settings.retry_s * IN_RATE else {}
             least_s = max(LEAST_S, min(len(audio) / IN_RATE + AFTER_S, LONGEST_S))
             audio = np.pad(audio, (0, max(0, round(least_s * IN_RATE) - len(audio))))
             return super().transcribe(audio, without_timestamps=True, **options, **once)

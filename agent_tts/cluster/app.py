@@ -184,9 +184,7 @@ def build(options: dict[str, Any]) -> serve.Application:
             look_back_period_s=3,
             aggregation_function="max",  # of the mean, a node that has just become full would be half empty
             metrics_interval_s=1,
-            policy=AutoscalingPolicy(
-                policy_function="agent_tts.cluster.scaling:decide"
-            ),
+            policy=AutoscalingPolicy(policy_function="agent_tts.cluster.scaling:decide"),
         ),
     )(Replica)
     return deployment.bind(options)

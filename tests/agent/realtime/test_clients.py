@@ -10,12 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import agents
 import aiohttp
-from agents.realtime import RealtimeAgent, RealtimeRunner
 from livekit import rtc
 from livekit.agents import function_tool, llm
-from livekit.plugins.openai.realtime import RealtimeModel
 from openai import AsyncOpenAI
 from pipecat.frames.frames import InputAudioRawFrame, LLMRunFrame
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -195,6 +192,9 @@ async def test_the_beta_of_the_api() -> None:
 
 async def test_openais_agents_run_a_tool_and_hear_the_user() -> None:
     """It sends a whole session, of which it may later change a part."""
+    import agents  # takes seconds, and only this test needs it
+    from agents.realtime import RealtimeAgent, RealtimeRunner
+
     opened: list[bool] = []
 
     @agents.function_tool
@@ -266,6 +266,7 @@ async def collected(generation: llm.GenerationCreatedEvent) -> tuple[str, bytes,
 
 async def test_livekits_class_talks_calls_a_function_and_is_interrupted() -> None:
     """Its turns end when they sound complete."""
+    from livekit.plugins.openai.realtime import RealtimeModel  # takes a second, and only this test needs it
 
     @function_tool
     async def open_door(wide: bool) -> str:
