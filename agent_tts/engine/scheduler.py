@@ -37,7 +37,8 @@ from agent_tts.options import within
 
 BYTES_PER_S = 2 * SAMPLE_RATE
 
-# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead. Others wait up to
+# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, or hears that only while steps
+# give nothing for it: it has to come through them before the listener has heard all. Others wait up to
 # BATCH_WINDOW_S for one another, and as long after the last step that ran all of them: one step serves many, and in
 # between the engine is idle, so that a new request starts at once.
 MIN_BUFFER_S = 0.070
@@ -213,7 +214,7 @@ class Scheduler:
         others = [request for request in able if request.frames or request.in_flight]
         sizes = self.policy.batch_sizes
         most = sizes[-1] if sizes else len(able)
-        growing = [request for request in others if now >= request.runnable_at + request.growing_s]
+        growing = [request for request in others if _stalls(request) or now >= request.runnable_at + request.growing_s]
         urgent = sum(now >= _urgent_at(request) for request in growing)
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
@@ -239,6 +240,8 @@ class Scheduler:
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
         runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
+        if _stalls(request):
+            return runnable_at
         shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
         growing_at = runnable_at + request.growing_s
         if shared_at <= growing_at:
@@ -290,8 +293,13 @@ class Scheduler:
         self._held_until = min(self._holding.values(), default=math.inf)
 
 
+def _stalls(request: Request) -> bool:
+    """Whether it speaks, and its last step gave nothing: frames are held back, or it begins another piece."""
+    return request.frames > 0 and not request.got_frame
+
+
 def _urgent_at(request: Request) -> float:
-    return request.runnable_at + request.ahead_s - MIN_BUFFER_S
+    return -math.inf if _stalls(request) else request.runnable_at + request.ahead_s - MIN_BUFFER_S
 
 
 def _held_until(request: Request) -> float:

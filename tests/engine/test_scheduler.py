@@ -415,6 +415,27 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
     assert all(sorted(step) == [1, 2] for step in bench.go(2.0))
 
 
+@pytest.mark.parametrize("lead_ms", [400, 800])
+def test_a_request_whose_frames_are_held_back_runs_step_by_step(lead_ms: int) -> None:
+    """The row holds 64 frames until it knows whether they are speech; meanwhile the listener hears what is ahead."""
+    bench, step_s, held = Bench(slots=2), 0.004, 64
+    for request in (1, 2):
+        bench.open(request, EngineOptions(lead_ms=lead_ms), text="text")
+    bench.go(2.0)
+    given = 0
+    while given < held:
+        due_at = bench.next_step_at(bench.now)
+        assert due_at is not None
+        bench.now = max(bench.now, due_at)
+        step = bench.plan()
+        given += 1 in step.run
+        bench.now += step_s
+        bench.update([Audio(2, PCM)] if 2 in step.run else [], [step], bench.now, step_s)
+        bench.grant_credit(2, 2 in step.run)
+        assert bench.admission.running[2].buffered_until > bench.now
+    assert bench.admission.running[1].buffered_until > bench.now
+
+
 @pytest.mark.parametrize("lead_ms", [0, 40, 120, 200])
 def test_every_step_has_a_request(lead_ms: int) -> None:
     """A step that is due has a request that can run. A small lead is kept without underruns."""
