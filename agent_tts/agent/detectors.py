@@ -25,7 +25,6 @@ from agent_tts.system.threads import in_daemon
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
-PAUSE_S = 0.06  # without a voice, after which it may have ended: as long as a stop within a word lasts
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
 require("pipecat-ai", {BaseSmartTurn: "_audio_buffer _process_speech_segment"})
@@ -76,8 +75,8 @@ class VoiceDetector(SileroVADAnalyzer):
     ) -> None:
         super().__init__(sample_rate=sample_rate, params=voice_params(agent))
         self._on_pause = on_pause
-        # Since when a voice may have ended, s of audio.
-        self._pause_s = 0.0
+        # Whether a voice pauses. Silero hears stops of words as voice: of pauses, 3 in 100 last less than 0.06 s.
+        self._pauses = False
         self._least_db = agent.level_db
         # The last peak as it falls, dB of full scale.
         self._level_db = -math.inf
@@ -88,11 +87,9 @@ class VoiceDetector(SileroVADAnalyzer):
         self._found = state = await super().analyze_audio(buffer)
         if state is not VADState.QUIET and not self._is_loud:
             state = VADState.STARTING  # it may be somebody else's
-        pause_s = self._pause_s + len(buffer) / 2 / self.sample_rate if state is VADState.STOPPING else 0.0
-        pauses, paused = (seconds >= PAUSE_S for seconds in (pause_s, self._pause_s))
-        self._pause_s = pause_s
-        if pauses != paused and state is not VADState.QUIET and self._on_pause is not None:
-            await self._on_pause(pauses)
+        paused, self._pauses = self._pauses, state is VADState.STOPPING
+        if self._pauses != paused and state is not VADState.QUIET and self._on_pause is not None:
+            await self._on_pause(self._pauses)
         return state
 
     def voice_confidence(self, buffer: bytes) -> float:

@@ -289,7 +289,7 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
     return workers, threads or max(1, min(MOST_THREADS, cores // workers))
 
 
-LEAST_S, AFTER_S = 10.0, 1.0  # of what Whisper hears of a segment, and of silence behind it: less, and it repeats words
+LEAST_S, AFTER_S = 8.0, 1.0  # of what Whisper hears of a segment, and of silence behind it: less, and it repeats words
 
 
 def heard_part(features: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -20,7 +20,8 @@ async def fox(loop_thread: None) -> AsyncIterator[Firefox]:
         yield running
 
 
-@pytest.mark.parametrize("transport", ["websocket", pytest.param("webrtc", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["websocket", "webrtc"])
 async def test_firefox_speaks_and_falls_silent(fox: Firefox, transport: str) -> None:
     """The chosen voice is heard with its words; Space silences it; the next turn is heard to its end."""
     async with running_node() as node, fox.page() as page:

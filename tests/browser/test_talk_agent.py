@@ -39,6 +39,7 @@ async def talk(browser: DevTools, *answers: str) -> AsyncIterator[tuple[Page, Ru
         await until(lambda: agent.calls == 0)
 
 
+@pytest.mark.slow
 async def test_an_answer_is_heard_interrupted_and_kept_in_the_context(browser: DevTools) -> None:
     """The page shows what the agent recognised, wrote and spoke, and both agree on what was heard."""
     async with talk(browser, LONG, "It is open.") as (page, agent, llm):

@@ -44,6 +44,7 @@ def measured(folder: Path, *arguments: str, **variables: str) -> tuple[Any, str]
 
 
 @pytest.mark.usefixtures("fonts")
+@pytest.mark.slow
 def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results(tmp_path: Path) -> None:
     plot = tmp_path / "out.png"
     loads = ("--engine", "tone", "--saturate", "8", "--words", "5", "--warmup", "1", "--duration", "1")

@@ -214,6 +214,7 @@ async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node:
         assert f"front {number}: engine 0 is lost with {SLOTS} utterances" in node.log
 
 
+@pytest.mark.slow
 async def test_a_front_dies_while_it_starts_and_settings_are_read_again(node: RunningProcess, config: Path) -> None:
     """Its successor serves with the new settings, however far its start was."""
     async with callers(node) as peers, undisturbed(node.ws_url, peers["front 1"]):

@@ -140,6 +140,7 @@ async def add_voices(speaker: Speaker) -> None:
     await speaker.embed("eve", [-value for value in speaker.vector])
 
 
+@pytest.mark.slow
 async def test_the_page_of_pipecat_clones_a_voice_and_speaks_it(speaker: Speaker, tmp_path: Path) -> None:
     """Its command and its program as they are written, but for the name, which another test has."""
     page = PIPECAT.read_text().replace("bob", "robert").replace("http://127.0.0.1:8100", speaker.node.url)

@@ -82,6 +82,15 @@ class AgentTTSSettings(TTSSettings):
 
 
 @dataclass(slots=True, eq=False)
+class _Prepared:
+    """Speech that the next turn may begin with; nobody polls it, so its engine waits."""
+
+    utterance: Utterance
+    text: str = ""  # what it was given
+    come: str = ""  # of the turn that took it, so far
+
+
+@dataclass(slots=True, eq=False)
 class _Turn:
     """One of Pipecat's audio contexts."""
 
@@ -93,9 +102,7 @@ class _Turn:
     spoken: list[SpokenWord] = field(default_factory=list)  # metadata of the next frame
     utterance: AnyUtterance | None = None  # None before it begins and when it starved
     hearing: asyncio.Task[None] | None = None  # reads `utterance`
-    prepared: Utterance | None = None  # the same one, as long as not all of what it was given ahead has come
-    ahead: str = ""  # what it was given so
-    come: str = ""  # and of that, what has come
+    prepared: _Prepared | None = None  # has `utterance`, as long as not all of its text has come
     ended: bool = False  # no more text comes
     lost: bool = False  # failed: the rest of its text is not spoken
 
@@ -174,9 +181,8 @@ class AgentTTSService(TTSService):
         )
         # Turns that are being written or spoken, by `context_id`.
         self._turns: dict[str, _Turn] = {}
-        # Speaks the beginning of the next turn, this text; nobody polls it, so its engine waits. None: nothing does.
-        self._prepared: Utterance | None = None
-        self._ahead = ""
+        # Of the next turn.
+        self._prepared: _Prepared | None = None
         # Told what became of prepared speech ("spoken", "dropped"), and of how many seconds.
         self.on_prepared: Callable[[str, float], None] = lambda outcome, seconds: None
         # Makes the service usable again when the node can speak. None while it is usable.
@@ -260,10 +266,10 @@ class AgentTTSService(TTSService):
 
     async def on_turn_context_created(self, context_id: str) -> None:
         """Begin before the first word, so that the node prepares the voice."""
-        if (prepared := self._prepared) is not None and prepared.finished is None:
+        if (prepared := self._prepared) is not None and prepared.utterance.finished is None:
             turn, self._prepared = self._turn(context_id), None
-            turn.utterance, turn.prepared, turn.ahead = prepared, prepared, self._ahead
-            prepared.meter.awaited()
+            turn.utterance, turn.prepared = prepared.utterance, prepared
+            prepared.utterance.meter.awaited()
         else:
             await self._begin(context_id)
 
@@ -375,33 +381,34 @@ class AgentTTSService(TTSService):
     def prepare(self, text: str, *, is_whole: bool = False) -> None:
         """Have the next turn, `text` so far, begin if a node in this process has a free slot; nothing is pushed."""
         if self._prepared is None and text and self.is_usable and isinstance(self._client, InProcessNodeClient):
-            self._prepared, self._ahead = self._client.prepare(self.session), ""
-        if self._prepared is not None:
-            done, self._ahead = len(self._ahead), text[:PREPARED_CHARS]
-            self._prepared.write(self._ahead[done:])
-            if is_whole and self._ahead == text:
-                self._prepared.flush("")
+            utterance = self._client.prepare(self.session)
+            self._prepared = None if utterance is None else _Prepared(utterance)
+        if (prepared := self._prepared) is not None:
+            done, prepared.text = len(prepared.text), text[:PREPARED_CHARS]
+            prepared.utterance.write(prepared.text[done:])
+            if is_whole and prepared.text == text:
+                prepared.utterance.flush("")
 
     def drop_prepared(self) -> None:
         """That turn does not come."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            prepared.stop()
-            self.on_prepared("dropped", prepared.received / SAMPLE_RATE)
+            prepared.utterance.stop()
+            self.on_prepared("dropped", prepared.utterance.received / SAMPLE_RATE)
 
-    def _join(self, turn: _Turn, prepared: Utterance, text: str) -> str:
+    def _join(self, turn: _Turn, prepared: _Prepared, text: str) -> str:
         """What is to be written when more text comes; prepared speech is given up if that is another, or none."""
-        turn.come += text
-        if text and turn.come != turn.ahead and turn.ahead.startswith(turn.come):
+        prepared.come += text
+        if text and prepared.come != prepared.text and prepared.text.startswith(prepared.come):
             return ""
         turn.prepared = None
-        if not turn.come.startswith(turn.ahead):
+        if not prepared.come.startswith(prepared.text):
             self._prepared, turn.utterance = prepared, None
             self.drop_prepared()
-            return turn.come
-        self.on_prepared("spoken", prepared.received / SAMPLE_RATE)
-        turn.hearing = self.create_task(self._hear(turn, prepared), name="speech")
-        return turn.come[len(turn.ahead) :]
+            return prepared.come
+        self.on_prepared("spoken", prepared.utterance.received / SAMPLE_RATE)
+        turn.hearing = self.create_task(self._hear(turn, prepared.utterance), name="speech")
+        return prepared.come[len(prepared.text) :]
 
     async def _hear(self, turn: _Turn, utterance: AnyUtterance) -> None:
         sample_rate, samples = self.sample_rate, 0

@@ -33,7 +33,7 @@ class Prepared:
         self.tts.prepare(text, is_whole=is_whole)
         prepared = self.tts._prepared
         assert prepared is not None
-        await until(lambda: prepared.received > 5_000)
+        await until(lambda: prepared.utterance.received > 5_000)
 
     @property
     def outcomes(self) -> list[str]:

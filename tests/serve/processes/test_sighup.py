@@ -17,7 +17,7 @@ from tests.node_process import RunningProcess, running_process
 from tests.serve.processes.test_careless_operator import write
 from tests.wire import wire
 
-pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.usefixtures("fronts")]
+pytestmark = [pytest.mark.node, pytest.mark.real_time]
 
 TEXT = "Somebody speaks while the settings change."
 SETTLE_S = 20.0  # for all fronts to use new settings, on a busy machine
@@ -49,6 +49,7 @@ async def become(node: RunningProcess, trusting: ssl.SSLContext, key: str, expec
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("fronts", [pytest.param(1, marks=pytest.mark.slow), 2], indirect=True)
 async def test_settings_change_and_no_connection_is_cut(tmp_path: Path, fronts: int) -> None:
     """Keys, limits, the lexicon and the certificate; a bad file changes nothing. Two signals end the node at once."""
     (tmp_path / "old").mkdir()
