@@ -79,9 +79,7 @@ def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int
     assert len(found) == decodings
 
 
-@pytest.mark.parametrize(
-    ("heard_s", "frames"), [(0.0, 800), (0.4, 800), (8.9, 990), (15.0, 1_600), (30.0, 3_000)]
-)
+@pytest.mark.parametrize(("heard_s", "frames"), [(0.0, 800), (0.4, 800), (8.9, 990), (15.0, 1_600), (30.0, 3_000)])
 def test_whisper_hears_a_segment_and_a_second_of_silence(heard_s: float, frames: int) -> None:
     """30 s of it take four times as long. Mutation: `heard_part` returns all."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu"))
