@@ -243,7 +243,8 @@ def recognise(one: CallStep, recogniser: Recogniser) -> None:
 
 def figures(done: Sequence[CallStep]) -> dict[str, float | None]:
     """Those of `Thresholds`; None where nothing was measured."""
-    answered = [ms for one in done if (ms := one.answer_ms) is not None and one.step.expected != "nothing"]
+    spoken = [one for one in done if one.step.expected != "nothing" and len(one.step.parts) == 1]
+    answered = [ms for one in spoken if (ms := one.answer_ms) is not None]
     silences = [ms for one in done if (ms := one.silence_ms) is not None]
     found: dict[str, float | None] = {
         "answer_ms_p50": percentile(answered, 50),

@@ -85,7 +85,7 @@ class AgentScenario(Script):
 class Thresholds(Script):
     """The most of each figure; a description is its title."""
 
-    answer_ms_p50: float | None = Field(None, description="end of the speech to the answer, ms, p50")
+    answer_ms_p50: float | None = Field(None, description="end of speech without a pause to the answer, ms, p50")
     answer_ms_p95: float | None = Field(None, description="the same, p95")
     silence_ms_p95: float | None = Field(None, description="first sound of an interruption to silence, ms, p95")
     false_interruptions: float | None = Field(None, description="interrupted by what is none")

@@ -131,6 +131,8 @@ def test_the_sound_of_an_answer_ends_with_it() -> None:
 def test_figures_of_steps_and_none_of_what_was_not_tried() -> None:
     step = ScriptStep(says="One.")
     answered = [CallStep("a", 1, step, found="answer", answer_ms=ms) for ms in range(100, 2_100, 100)]
+    paused = ScriptStep(says=["One,", 1.0, "two."])  # the agent is to wait for more of it
+    answered += [CallStep("b", 1, paused, found="answer", answer_ms=9_000)] * 9
     found = figures([*answered, CallStep("a", 2, step, found="early", answer_ms=5)])
     assert (found["answer_ms_p50"], found["answer_ms_p95"], found["failed"]) == (1_000, 1_900, 1)
     assert (found["early_answers"], found["missed_interruptions"], found["wer_user"]) == (1, None, None)

@@ -99,7 +99,7 @@ def test_a_figure_over_its_threshold_is_told_and_fails(tmp_path: Path, monkeypat
     done = invoke("bench", "agent", str(script), COLUMNS="200")
     assert done.returncode == 1
     printed = done.stdout.decode()
-    assert re.search(r"end of the speech to the answer, ms, p50 +700 +600(\.0)? +NO", printed)
+    assert re.search(r"end of speech without a pause to the answer, ms, p50 +700 +600(\.0)? +NO", printed)
     assert re.search(r"interruptions that were missed +1 +1(\.0)? +yes", printed)
     assert re.search(r"words of users not recognised, % +- +- +-", printed)  # nothing was measured: no threshold
     assert re.search(r"a +2 interrupts +Stop\. +interruption +nothing", printed)
