@@ -289,7 +289,9 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
     return workers, threads or max(1, min(MOST_THREADS, cores // workers))
 
 
-LEAST_S, AFTER_S = 8.0, 1.0  # of what Whisper hears of a segment, and of silence behind it: less, and it repeats words
+# Of what Whisper hears of a segment, and of silence behind it. With less it repeats words: of 115 sentences with 6.5 s one
+# is heard twice, with 5 s ten, with 8 s none (tiny.en).
+LEAST_S, AFTER_S = 8.0, 1.0
 
 
 def heard_part(features: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -37,10 +37,10 @@ from agent_tts.options import within
 
 BYTES_PER_S = 2 * SAMPLE_RATE
 
-# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, or hears that only while steps
-# give nothing for it: it has to come through them before the listener has heard all. Others wait up to
-# BATCH_WINDOW_S for one another, and as long after the last step that ran all of them: one step serves many, and in
-# between the engine is idle, so that a new request starts at once.
+# A paced request is urgent when its listener has less than MIN_BUFFER_S of audio ahead, and when its last step gave
+# nothing, because frames are held back: it has to come through such steps before the listener has heard all. Others
+# wait up to BATCH_WINDOW_S for one another, and as long after the last step that ran all of them: one step serves many,
+# and in between the engine is idle, so that a new request starts at once.
 MIN_BUFFER_S = 0.070
 BATCH_WINDOW_S = 0.040
 
