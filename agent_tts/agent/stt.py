@@ -289,7 +289,7 @@ def shares(cores: int, calls: int, threads: int | None = None) -> tuple[int, int
     return workers, threads or max(1, min(MOST_THREADS, cores // workers))
 
 
-# Of what Whisper hears of a segment, and of silence behind it. With less it repeats words: of 115 sentences one is heard
+# Of what Whisper hears of a segment, and of silence behind it. With less it repeats words: of 115 sentences one comes
 # twice with 6.5 s, ten with 5 s, none with 8 s (tiny.en).
 LEAST_S, AFTER_S = 8.0, 1.0
 
