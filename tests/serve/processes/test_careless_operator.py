@@ -263,7 +263,9 @@ def is_past_python(pid: int) -> bool:
     [
         ("0<&- 1>&- 2>&-", 2),
         pytest.param("1>/dev/full 2>/dev/full", 2, marks=pytest.mark.slow),
+        pytest.param("0<&- 1>&- 2>&-", 1, marks=pytest.mark.slow),
         pytest.param("2> >(exec 0<&-)", 1, marks=pytest.mark.slow),
+        pytest.param("1>&- 2>&-", 2, marks=pytest.mark.slow),
         pytest.param("1>/dev/full 2>/dev/full", 1, marks=pytest.mark.slow),
     ],
 )
