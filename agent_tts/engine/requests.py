@@ -61,9 +61,10 @@ class Request:
     buffered_until: float = 0.0  # when a listener who plays without pause will have played all frames
     spoken_up: bool = False  # it was flushed for others, and no text has come since
     busy_s: float = 0.0  # duration of the steps it ran in
+    stalls: bool = False  # it has spoken, and the last step gave nothing: frames are held back, or a piece begins
     # Earliest time at which its lead allows the next frame; seconds from then until it is growing, and until its
-    # listener has heard all frames. Derived from the fields above; stored because they are read for every request
-    # before every step.
+    # listener has heard all frames. While it stalls it is growing at once, and urgent. Derived from the fields above;
+    # stored because they are read for every request before every step.
     runnable_at: float = -math.inf
     growing_s: float = 0.0
     ahead_s: float = 0.0
@@ -71,9 +72,22 @@ class Request:
     def __post_init__(self) -> None:
         self.id, self.options, self.owner = self.opened.id, self.opened.options, self.opened.owner
         self.slowest = min(1.0, self.options.speed)
-        if self.options.lead_ms is not None:
+        self._derive()
+
+    def stall(self, stalls: bool) -> None:
+        """Take note whether it stalls since its last step."""
+        if stalls != self.stalls:
+            self.stalls = stalls
+            self._derive()
+
+    def _derive(self) -> None:
+        if self.stalls:
+            self.growing_s, self.ahead_s = 0.0, -math.inf
+        elif self.options.lead_ms is not None:
             self.ahead_s = max(0.0, self.options.lead_ms / 1_000 - FRAME_S)
             self.growing_s = self.ahead_s - min(GROWING_BUFFER_S, GROWING_SHARE * self.ahead_s)
+        else:
+            self.growing_s = self.ahead_s = 0.0
 
 
 def take_held(request: Request) -> list[Audio[int]]:

@@ -180,6 +180,9 @@ class Scheduler:
             running = self.admission.running.get(event.id)
             if running is not None:
                 self._process(running, event, now)
+        for step in steps:
+            for request in step.requests:
+                request.stall(request.frames > 0 and not request.got_frame)
         if now >= self._held_until:
             self._tell_due(now)
         new, self.admission.events = self.admission.events, []
@@ -214,7 +217,7 @@ class Scheduler:
         others = [request for request in able if request.frames or request.in_flight]
         sizes = self.policy.batch_sizes
         most = sizes[-1] if sizes else len(able)
-        growing = [request for request in others if _stalls(request) or now >= request.runnable_at + request.growing_s]
+        growing = [request for request in others if now >= request.runnable_at + request.growing_s]
         urgent = sum(now >= _urgent_at(request) for request in growing)
         is_first = any(not request.last_step for request in new)  # later ones wait for a model or for cache blocks
         window_over = not is_first and now >= self._last_full_step_at + BATCH_WINDOW_S
@@ -240,8 +243,6 @@ class Scheduler:
     def _step_due_at(self, request: Request) -> float:
         """The latest start of a step for a request that has text and credit."""
         runnable_at, full_step_at = request.runnable_at, self._last_full_step_at
-        if _stalls(request):
-            return runnable_at
         shared_at = (runnable_at if runnable_at > full_step_at else full_step_at) + BATCH_WINDOW_S
         growing_at = runnable_at + request.growing_s
         if shared_at <= growing_at:
@@ -293,13 +294,8 @@ class Scheduler:
         self._held_until = min(self._holding.values(), default=math.inf)
 
 
-def _stalls(request: Request) -> bool:
-    """Whether it speaks, and its last step gave nothing: frames are held back, or it begins another piece."""
-    return request.frames > 0 and not request.got_frame
-
-
 def _urgent_at(request: Request) -> float:
-    return -math.inf if _stalls(request) else request.runnable_at + request.ahead_s - MIN_BUFFER_S
+    return request.runnable_at + request.ahead_s - MIN_BUFFER_S
 
 
 def _held_until(request: Request) -> float:
