@@ -41,8 +41,9 @@ TESTS = Path(__file__).parent
 # Folders in which every test needs a process, a socket or a browser, and counts as marked `node`.
 WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "gpu", "integrations", "measure"}
 
-# Matches a file whose tests are all marked `node`.
+# Match a file whose tests are all marked `node`, or `slow`.
 NODE_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.node\b", re.MULTILINE)
+SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
 
 # `sys.audit` events that a test without the mark `node` must not cause.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
@@ -110,7 +111,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text("utf-8")
     unmarked = selected.split()[:1] == ["alone"] and "mark.alone" not in text
-    return True if unmarked or ("not node" in selected and NODE_FILE.search(text)) else None
+    node = "not node" in selected and NODE_FILE.search(text)
+    slow = "not slow" in selected and SLOW_FILE.search(text)
+    return True if unmarked or node or slow else None
 
 
 def pytest_collection_finish() -> None:

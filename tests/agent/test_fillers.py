@@ -148,6 +148,7 @@ async def test_words_interrupt_a_filler() -> None:
     assert llm.history() == [("user", "When does the library close? please open the window")]
 
 
+@pytest.mark.slow
 async def test_a_slow_model_with_a_slow_function_has_one_filler(tmp_path: Path) -> None:
     file = with_a_clock(tmp_path, takes_s=1.0)
     calls = stream(0.6, call(0, "clock", "{}", "a"), finish="tool_calls")

@@ -190,6 +190,7 @@ async def test_a_call_that_is_ended_before_its_first_step_leaves_nothing() -> No
         await caller.close()
 
 
+@pytest.mark.slow
 async def test_the_voice_can_be_changed_during_a_call() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
         caller.type("Hello.")

@@ -221,6 +221,7 @@ async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:
             assert not caller.ours("interrupted")
 
 
+@pytest.mark.slow
 async def test_turns_leave_nothing_behind() -> None:
     """Spoken and typed turns, interrupted or not. The leak gate checks the ended node, this test the running one."""
     async with (

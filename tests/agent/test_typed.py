@@ -151,6 +151,7 @@ async def test_a_caller_hears_an_apology_in_the_voices_language_and_the_page_a_r
     assert llm.history() == [("user", "Guten Tag."), ("assistant", APOLOGIES["de"]), ("user", "Und jetzt?")]
 
 
+@pytest.mark.slow
 async def test_text_before_a_call_stands_before_it_in_the_context(tmp_path: Path) -> None:
     """The function runs while the text is spoken. Mutation: `Playout` passes the frames of calls on at once."""
     file = with_a_clock(tmp_path)

@@ -491,6 +491,7 @@ async def test_a_voice_is_heard_before_it_is_chosen(browser: DevTools) -> None:
 # ---------------------------------------------------------------- long text, and other scripts
 
 
+@pytest.mark.slow
 async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> None:
     """It scrolls inside itself, Stop is in the window, and a reader who scrolled away is left alone."""
     box = "document.querySelector('.said-box')"
@@ -595,6 +596,7 @@ async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(bro
         assert await page.js("document.querySelector('#log s').textContent") != ""
 
 
+@pytest.mark.slow
 async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
     """At 400 kbit/s: one notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
     async with open_page(browser) as (page, _):
@@ -699,6 +701,7 @@ ENERGY = (
 )
 
 
+@pytest.mark.slow
 async def test_the_page_of_the_docs_speaks_and_says_why_it_cannot(browser: DevTools) -> None:
     """Its block of HTML as it is written, from another origin: its words, a stop, speech again; and each refusal."""
     (html,) = re.findall(r"^```html\n(.*?)^```", (DOCS / "clients" / "browser.md").read_text(), re.S | re.M)
@@ -765,6 +768,7 @@ async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
         assert await page.js("agentTts.notices") == []
 
 
+@pytest.mark.slow
 async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> None:
     """The turn ends with a notice, whose button speaks the text again on the new engine."""
     async with open_page(browser, engine_process=True) as (page, running):
@@ -788,7 +792,8 @@ ASK_FOR_OPUS = """(async () => {
 })()"""
 
 
-@pytest.mark.parametrize("way", ["pcm", *(pytest.param(way, marks=pytest.mark.slow) for way in ("opus", "webrtc"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["pcm", "opus", "webrtc"])
 async def test_a_turn_goes_on_when_its_node_is_killed(browser: DevTools, tmp_path: Path, way: str) -> None:
     """The sound goes on within 500 ms, and each word is heard once. The loss is shown where no node is left.
 
@@ -973,6 +978,7 @@ async def readable(page: Page, state: str) -> None:
         assert await page.js(READABLE) == [], f"{state}, {scheme}, {width} px"
 
 
+@pytest.mark.slow
 async def test_the_page_is_readable(browser: DevTools) -> None:
     """With a notice, while it speaks, after a stop, with everything open, and from right to left."""
     async with open_page(browser, engine="espeak", limits={"text_context_chars": 600}) as (page, _):

@@ -430,6 +430,7 @@ async def test_only_one_view_sounds_at_a_time(browser: DevTools) -> None:
         await page.until("!agentTts.speaking && agentTts.call.state === 'idle'")
 
 
+@pytest.mark.slow
 async def test_a_voice_can_be_recorded_and_cloned(
     browser: DevTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

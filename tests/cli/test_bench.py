@@ -60,6 +60,7 @@ def test_serve_measures_its_own_node_with_every_slot_busy_and_writes_the_results
     assert plot.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_serve_measures_a_burst_among_callers_and_streams_beside_them(node: str, tmp_path: Path) -> None:
     loads = ("--url", node, "--rate", "4", "--burst", "8", "--beside", "3", "--warmup", "1", "--duration", "2")
     found, printed = measured(tmp_path, "serve", *loads, COLUMNS="240")
@@ -147,6 +148,7 @@ def test_trace_tells_the_stages_of_every_request(tmp_path: Path) -> None:
     assert all(stage["p50"] > -1 for stage in run["stages"].values())  # of two clocks that are set to one another
 
 
+@pytest.mark.slow
 def test_rtc_reports_the_lateness_of_packets(node: str, tmp_path: Path) -> None:
     found, _ = measured(tmp_path, "rtc", "--url", node, "--peers", "2", "--seconds", "1")
     (figures,) = found["runs"]

@@ -32,6 +32,7 @@ def spoken(folder: Path, text: str, *arguments: str, url: str = "") -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.slow
 def test_pauses_and_figures_are_options(tmp_path: Path) -> None:
     said = spoken(tmp_path, "five dollars")
     assert spoken(tmp_path, "$5", "--normalize") == said

@@ -29,6 +29,7 @@ def fds() -> int:
 # ---------------------------------------------------------------- F10: killed
 
 
+@pytest.mark.slow
 async def test_kill_at_random_moments_under_load() -> None:
     """Each of many requests ends with `engine_lost`, and its audio is a prefix of the expected audio.
 
@@ -85,6 +86,7 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced() -> None:
 # ---------------------------------------------------------------- the engine exits
 
 
+@pytest.mark.slow
 async def test_an_engine_that_exits_is_replaced() -> None:
     """All its requests end with `engine_lost`, queued ones included, and a new one succeeds."""
     async with several(1, slots=3, queue=2) as (service, _):

@@ -72,6 +72,7 @@ async def test_an_engine_that_cannot_start_ends_the_others_and_its_error_is_rais
         await SpeechService(engine_processes(wrong)).start()
 
 
+@pytest.mark.slow
 async def test_an_engine_that_fails_last_ends_the_running_ones() -> None:
     """Mutation: without `_stop` in `SpeechService.start` the leak gate finds their processes."""
 
@@ -98,6 +99,7 @@ async def test_cancelling_the_start_leaves_no_process() -> None:
 # ---------------------------------------------------------------- a whole node
 
 
+@pytest.mark.slow
 async def test_a_node_shows_each_engine_and_is_ready_while_one_is_up() -> None:
     async with running_node(engine="espeak", engines=2, slots=3) as node, httpx.AsyncClient(base_url=node.url) as http:
         engines, value = node.node.service.engines, node.node.metrics.registry.get_sample_value

@@ -88,6 +88,7 @@ async def occupy(front: SpeechService, count: int) -> list[Utterance]:
     return sorted(held, key=lambda speech: speech.engine)
 
 
+@pytest.mark.slow
 async def test_all_fronts_speak_on_all_engines_and_a_killed_one_comes_back() -> None:
     """They hear the same; what a killed engine speaks ends on all fronts, and that alone."""
     async with owned() as owner:

@@ -51,6 +51,7 @@ def perturbed(folder: Path, parameter: Callable[[Eager], Tensor]) -> Eager:
     return subject
 
 
+@pytest.mark.slow
 def test_our_model_equals_the_reference_to_float32_rounding(checkpoint: Checkpoint) -> None:
     assert oracle.qwen_tts()  # `oracle` imports it even if other packages of upstream are missing
     folder = checkpoint("base")

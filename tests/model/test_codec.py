@@ -168,6 +168,7 @@ def test_samples_stay_within_one(upstream: nn.Module) -> None:
     assert (float(pcm.min()), float(pcm.max())) == (-1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_every_parameter_affects_the_output(upstream: nn.Module) -> None:
     """A parameter without effect would weaken the comparison with upstream."""
     codec, codes = loaded(upstream, SHORT_WINDOW), random_codes(1, 2)

@@ -118,7 +118,7 @@ class TestCodesEqualUpstreams:
         ("size", "instruct", "streaming"),
         [
             pytest.param(tiny.PROJECTED, (), True, marks=pytest.mark.slow),
-            (tiny.PROJECTED, (), False),
+            pytest.param(tiny.PROJECTED, (), False, marks=pytest.mark.slow),
             (tiny.PROJECTED, tiny.INSTRUCT, True),
             (tiny.SAME_WIDTH, (), False),
         ],
@@ -180,7 +180,7 @@ class TestCodesEqualUpstreams:
         [
             pytest.param(4, True, marks=pytest.mark.slow),
             (8, True),
-            (9, True),
+            pytest.param(9, True, marks=pytest.mark.slow),
             pytest.param(14, True, marks=pytest.mark.slow),
             (14, False),
         ],
@@ -206,7 +206,7 @@ class TestCodesEqualUpstreams:
         prompt = prompt_of(ours, PromptVoice(VECTOR, reference), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
-    @pytest.mark.parametrize("penalty", [0.5, 2.0])
+    @pytest.mark.parametrize("penalty", [0.5, pytest.param(2.0, marks=pytest.mark.slow)])
     def test_with_a_repetition_penalty(self, penalty: float) -> None:
         upstream, ours = tiny.models("custom_voice")
         theirs = upstream_codes(upstream, 10, languages=["auto"], speakers=["ryan"], repetition_penalty=penalty)

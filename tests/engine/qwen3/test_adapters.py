@@ -37,6 +37,7 @@ def voices(tmp_path: Path, adapters: list[Path]) -> Path:
     return write_voices(tmp_path / "voices", *adapters)
 
 
+@pytest.mark.slow
 def test_requests_with_different_adapters_speak_as_the_merged_checkpoints(
     base: Path, adapters: list[Path], voices: Path, tmp_path: Path
 ) -> None:

@@ -72,7 +72,9 @@ def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
 
 
 @pytest.mark.usefixtures("whole_model")
-@pytest.mark.parametrize(("own", "mode"), [(None, "live"), ("Speak calmly.", "whole")])
+@pytest.mark.parametrize(
+    ("own", "mode"), [(None, "live"), pytest.param("Speak calmly.", "whole", marks=pytest.mark.slow)]
+)
 def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     checkpoint: Checkpoints, own: str | None, mode: Any
 ) -> None:

@@ -189,6 +189,7 @@ class TestEqualsUpstream:
         with engine(checkpoint("custom_voice"), slots=1) as named:
             assert_same(ours(named, options), expected)
 
+    @pytest.mark.slow
     def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any) -> None:
         description = "A calm old man."
         expected = theirs(upstream("voice_design"), "generate_voice_design", instruct=description, language="Auto")
@@ -814,6 +815,7 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
         assert 100 < sum(prefix.keys.shape[1] for prefix in kept) <= 200
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_model")
 def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)

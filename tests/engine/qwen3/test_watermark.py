@@ -63,6 +63,7 @@ def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Pa
         assert np.abs(marked - expected).max() < 4 / 32_767  # the samples that it is computed from were not rounded
 
 
+@pytest.mark.slow
 @pytest.mark.node
 async def test_a_node_tells_its_clients_of_the_watermark(ending: Checkpoints, tmp_path: Path) -> None:
     """Through a real engine process, which gets only some of the settings."""

@@ -21,6 +21,7 @@ def say() -> Any:
     return runpy.run_path(str(SCRIPT))["say"]
 
 
+@pytest.mark.slow
 async def test_a_text_is_written_to_a_file_without_a_node(say: Any, tmp_path: Path) -> None:
     assert await say("Hello there.", str(tmp_path / "hello.wav"), None, None) is None
     with wave.open(str(tmp_path / "hello.wav")) as file:
