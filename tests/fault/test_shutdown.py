@@ -98,6 +98,20 @@ async def test_f13_speech_beyond_the_drain_timeout_is_cut() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", ["1", "2"])
+async def test_a_second_signal_ends_the_drain_in_few_words(tmp_path: Path, count: str) -> None:
+    with running_process(tmp_path, "--fronts", count) as node:
+        async with wire(node.ws_url) as peer:
+            await peer.say("t", "word " * 500)
+            await peer.until_audio("t")
+            node.process.send_signal(signal.SIGTERM)
+            await until(lambda: "repeat it to exit now" in node.log, EXIT_S)
+            node.process.send_signal(signal.SIGTERM)
+            assert await exit_code(node) == 128 + signal.SIGTERM
+        assert "Traceback" not in node.log
+
+
+@pytest.mark.slow
 async def test_an_engine_that_keeps_dying_ends_the_node(tmp_path: Path) -> None:
     """A node with one front: `test_several_engines.py`."""
     with running_process(tmp_path, "--fronts", "2") as node:
