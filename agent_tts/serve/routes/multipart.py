@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from io import BytesIO
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
@@ -14,6 +15,7 @@ CONTENT_TYPE = "multipart/form-data"
 MAX_PARTS = 16
 MAX_TEXT_BYTES = 16_384  # of a part that is not a file
 MAX_TYPE_CHARS = 256  # of the content type; a boundary has at most 70
+CHUNK_BYTES = 65_536  # a body is read in such pieces: other threads wait for the interpreter during each
 
 logging.getLogger("python_multipart").disabled = True  # it logs errors of clients, which are answered
 logging.getLogger("python_multipart.multipart").disabled = True
@@ -32,7 +34,8 @@ def parse(content_type: str, body: bytes) -> dict[str, str | bytes]:
     in_memory = {"MAX_MEMORY_FILE_SIZE": math.inf}
     parser = FormParser(CONTENT_TYPE, form.add_text, form.add_file, form.end, boundary, config=in_memory)
     try:
-        parser.write(body)
+        for at in range(0, len(body), CHUNK_BYTES):
+            parser.write(body[at : at + CHUNK_BYTES])
     except FormParserError:
         raise _broken() from None
     finally:
@@ -61,8 +64,9 @@ class _Form(dict[str, str | bytes]):
             raise BadMessage("a part without a file name must be UTF-8 text") from None
 
     def add_file(self, part: File) -> None:
-        part.file_object.seek(0)
-        self._add(part.field_name, part.file_object.read())
+        file = part.file_object
+        assert isinstance(file, BytesIO)  # forms stay in memory
+        self._add(part.field_name, file.getvalue())
 
     def end(self) -> None:
         self.ended = True
