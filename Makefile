@@ -43,7 +43,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 
 types: $(VENV)/dev
-	$(BIN)/mypy
+	$(BIN)/pyrefly check
 
 # Tests of models, and those that import their reference, run before the others, in processes of their own: each process
 # imports all that its tests import. Hardly any of them waits, so that they have a process for each core.
@@ -147,7 +147,7 @@ release-check: $(VENV)/pyvenv.cfg ## build the package, check what an index woul
 
 RELEASE := build/release
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
 
 # A virtual environment that works, of the Python that is asked for. One that does not work is made anew; what was
 # installed in it is, too, because it is older than pyvenv.cfg.

@@ -178,7 +178,7 @@ class Line(FrameSerializer):
         self._clock = asyncio.get_running_loop().time
         self._allowed = TokenBucket(SPEED, BURST_S, self._clock())
 
-    async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]  # as in Pipecat's own
+    async def setup(self, setup: FrameProcessorSetup) -> None:
         await self._carriers.setup(setup)
 
     async def serialize(self, frame: Frame) -> str | bytes | None:

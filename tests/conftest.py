@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     asyncio.set_event_loop_policy(virtual_time.Policy())
     # Without this every httpx client would read all root certificates, which takes 30 ms.
     cached = functools.cache(lambda certificates, *args, **options: create_ssl_context(*args, **options))
-    httpx_transports.create_ssl_context = lambda *args, **options: cached(  # type: ignore[attr-defined]
+    httpx_transports.create_ssl_context = lambda *args, **options: cached(
         os.environ.get("SSL_CERT_FILE"), *args, **options
     )
     # Make Ctrl-C reach processes that tests start: a background job of a shell inherits that SIGINT is ignored.

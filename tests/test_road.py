@@ -93,7 +93,7 @@ def holds(value: Any, mark: str | bytes, depth: int = 4) -> bool:
         return (mark.encode() if isinstance(mark, str) else mark) in bytes(value)
     if depth == 0:
         return False
-    if isinstance(value, list | tuple | deque):
+    if isinstance(value, (list, tuple, deque)):
         return any(holds(one, mark, depth - 1) for one in list(value)[:64])
     if isinstance(value, dict):
         return any(holds(one, mark, depth - 1) for one in value.values())
@@ -112,8 +112,8 @@ def is_ours(one: Any) -> bool:
 def is_value(one: Any) -> bool:
     """Whether an object only holds what it is made of: a message, a model, a tuple."""
     kind = type(one)
-    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    return frozen or isinstance(one, BaseModel | tuple)
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # pyrefly: ignore[missing-attribute]
+    return frozen or isinstance(one, (BaseModel, tuple))
 
 
 class Trace:
@@ -151,7 +151,7 @@ class Trace:
             self._is_there = self._is_there or holds(list(frame.f_locals.values()), WORD)
         elif self._is_there and self._pcm is None:
             audio = next((told for told in result or () if isinstance(told, Audio)), None)
-            self._pcm = None if audio is None else bytes(audio.payload[-64:])
+            self._pcm = None if audio is None else audio.payload[-64:]
 
     @contextlib.contextmanager
     def everywhere(self) -> Iterator[None]:

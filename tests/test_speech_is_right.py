@@ -146,7 +146,7 @@ def lose(peer: RtcPeer, draw: random.Random) -> list[tuple[int, bytes]]:
             came.append((packet.timestamp, packet.payload))
             await handle(packet, arrival_time_ms=arrival_time_ms)
 
-    receiver._handle_rtp_packet = lossy  # type: ignore[method-assign]
+    receiver._handle_rtp_packet = lossy
     return came
 
 

@@ -77,7 +77,7 @@ async def wire(url: str, *, rcvbuf: int | None = None, **options: Any) -> AsyncI
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
         options["sock"] = sock
-    usual = {"subprotocols": ["agent_tts.v1"], "compression": None, "proxy": None, "max_queue": 4, "close_timeout": 1}
+    usual = dict[str, Any](subprotocols=["agent_tts.v1"], compression=None, proxy=None, max_queue=4, close_timeout=1)
     options = usual | options
     async with connect(url, **options) as socket_:
         yield Wire(socket_)

@@ -106,7 +106,7 @@ class Calls:
             live = partial(self._run, transport, style, owner, SAMPLE_RATE, _presence(connection, guard), tell)
             task = self.own(f"call {session_id}", live, resources, transport, connection)
             self._peers[session_id] = _WebRTCCall(connection, client, task)
-        return {"sdp": offer.answer(str(answer["sdp"])), "type": "answer", "pc_id": session_id}
+        return {"sdp": offer.answer(answer["sdp"]), "type": "answer", "pc_id": session_id}
 
     async def candidates(self, question: AddCandidates) -> None:
         """Take candidates that a caller found later.
@@ -224,7 +224,7 @@ class Calls:
         if found.options.language != "auto":
             codes = (found.options.language,)
         elif self._settings.stt.language in codes:  # a voice of many languages answers in the user's
-            codes = (str(self._settings.stt.language),)
+            codes = (self._settings.stt.language,)
         return phrase(known, own, codes)
 
     async def _run(

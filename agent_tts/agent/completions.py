@@ -194,7 +194,7 @@ class ChatCompletions(OpenAILLMService):
         self.tts: AgentTTSService | None = None
         self._held = ""
 
-    def create_client(self, **options: Any) -> openai.AsyncOpenAI:  # type: ignore[override]  # all by name
+    def create_client(self, **options: Any) -> openai.AsyncOpenAI:  # pyrefly: ignore[bad-override]  # all by name
         """OpenAI's client, which would otherwise ask again by itself, for as long as a server wants."""
         return super().create_client(**options).with_options(max_retries=0)
 
@@ -220,7 +220,7 @@ class ChatCompletions(OpenAILLMService):
                 self.tts.prepare(self._held, is_whole=isinstance(frame, LLMFullResponseEndFrame))
         await super().push_frame(frame, direction)
 
-    async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # type: ignore[override]
+    async def push_error(self, error_msg: str, exception: Exception | None = None, **options: Any) -> None:  # pyrefly: ignore[bad-override]
         """Tell the user why there is no answer in our words alone; an early answer is asked for again."""
         if self._speculation_gate.is_speculating:
             await self.broadcast_frame(EagerEndOfTurnCancelFrame)
@@ -319,7 +319,7 @@ class ChatCompletions(OpenAILLMService):
         """Whether a server does not know the name of the longest answer; one for which it is too long says more."""
         if not isinstance(error, openai.BadRequestError | openai.UnprocessableEntityError):
             return False
-        return bool(self._limit_name) and str(self._limit_name) in str(error) and "context" not in str(error)
+        return bool(self._limit_name) and self._limit_name in str(error) and "context" not in str(error)
 
 
 _BROKEN = "The language model's server sends what is no answer."

@@ -307,7 +307,7 @@ def _loaded(settings: AgentStt, calls: int = 1) -> Any:
     from faster_whisper import WhisperModel
     from faster_whisper.utils import download_model
 
-    class ShortWhisper(WhisperModel):  # type: ignore[misc]  # it has no types
+    class ShortWhisper(WhisperModel):
         """Hears no more than a segment, and decodes one of less than `retry_s` seconds once.
 
         Whisper fills what it hears up to 30 s, which takes four times as long as a sentence. Its retries at higher

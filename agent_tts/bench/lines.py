@@ -133,7 +133,7 @@ class _NodeLine(AgentLine):
     async def _on_packet(self, packet: RtpPacket, arrival_time_ms: int) -> None:
         now = time.monotonic()
         for frame in self._decoder.decode(JitterFrame(packet.payload, packet.timestamp)):
-            samples = frame.to_ndarray().reshape(-1, 2)  # type: ignore[attr-defined]  # the engine's 24 kHz, twice
+            samples = frame.to_ndarray().reshape(-1, 2)  # pyrefly: ignore[missing-attribute]  # the engine's 24 kHz, twice
             self.hear(samples[:: OPUS_HZ // RATE, 0], now)
 
     def _on_message(self, raw: str) -> None:
@@ -248,5 +248,5 @@ async def realtime_line(url: str, key: str | None) -> AsyncIterator[AgentLine]:
             await line.ask("session.update", session={"type": "realtime", "audio": audio})
             async with background(line.listen(), "realtime session"):
                 yield line
-    except (OSError, WebSocketException, TimeoutError) as error:
+    except (OSError, WebSocketException) as error:
         raise ConnectionLost(f"no session at {url}: {type(error).__name__}") from None

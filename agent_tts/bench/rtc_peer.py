@@ -111,7 +111,7 @@ class ListeningPeer(Peer):
         async with asyncio.timeout(CONNECT_S):
             await self.connection.setLocalDescription(await self.connection.createOffer())
             ice = ice_of(self._receiver.transport)
-            ice.data_received = partial(self._on_datagram, ice.data_received)  # type: ignore[method-assign]
+            ice.data_received = partial(self._on_datagram, ice.data_received)
             await self.connect(client, "/v1/rtc/offer")
             await self.arrivals.first.wait()
 

@@ -47,7 +47,7 @@ def scripted_llm(answer_to: Callable[[str], str]) -> Iterator[str]:
             chunk = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": MODEL, "choices": [choice]}
             self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:
             """Silent."""
 
     with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler), "scripted LLM") as server:

@@ -101,7 +101,7 @@ async def _hearing(url: str) -> None:
             if found["kind"] != "none":
                 return
             await asyncio.sleep(LOOK_S)
-    raise SpeechError(f"the agent hears nothing: {found['message']}")
+    raise SpeechError(f"the agent hears nothing: {found['message']}")  # pyrefly: ignore[unbound-name]
 
 
 async def calls(

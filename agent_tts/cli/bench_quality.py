@@ -59,7 +59,8 @@ def servers(options: QualityOptions) -> Iterator[MeasuredServer]:
         varied = [one for one, of in zip(chosen, values.values(), strict=True) if len(of) > 1]
         name = ", ".join(varied) or (node.url or node.engine_name)
         yield MeasuredServer(name, replace(node, set_=list(chosen)), voice)
-    if (other := options.other).beside is not None:
+    other = options.other
+    if other.beside is not None:
         yield MeasuredServer(other.beside, NodeOptions(url=other.beside, key=other.beside_key), other.beside_voice)
 
 

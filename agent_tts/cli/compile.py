@@ -68,7 +68,7 @@ def _compile(steps: Sequence[Steps], name: str) -> bool:
         with closing(Compilation(steps, within_s=WITHIN_S, always=True)) as compilation:
             why = compilation.wait(tell)
     added, took_s = (_cache_bytes() - before) / MIB, time.monotonic() - began
-    what = f"{counts[1]} kernels" if counts[1] else "all kernels were there"
+    what = f"{counts[1]} kernels" if counts[1] else "all kernels were there"  # pyrefly: ignore[redundant-condition]
     state = f", {why}" if why else ""
     print(f"{name}: {what}{state}, {added:.1f} MiB more, {took_s:.0f} s, in {cache_folder()}", flush=True)
     return why is None

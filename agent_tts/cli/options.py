@@ -217,7 +217,7 @@ def command(function: Callable[..., None], place: str | None = None) -> Callable
             if code := called(**given):
                 raise typer.Exit(code)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore[missing-attribute]
     return run
 
 
@@ -291,7 +291,7 @@ def output_told() -> Iterator[None]:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what the interpreter writes at its end
         if error.errno != errno.EPIPE:
-            complain(os.strerror(error.errno), 1)
+            complain(os.strerror(error.errno), 1)  # pyrefly: ignore[bad-argument-type]
         sys.exit(BROKEN_PIPE if error.errno == errno.EPIPE else 1)
 
 

@@ -42,7 +42,7 @@ def welcome(settings: Settings, url: str) -> None:
     """Print on stderr the address of the node, and how to use it."""
     console = Console(stderr=True, highlight=False)
     # Nobody may read it, for which the library would exit, and a disk may be full.
-    console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
+    console.on_broken_pipe = lambda: None
     with contextlib.suppress(OSError):
         _welcome(console, settings, url)
         if settings.engine == "auto" and chosen_engine(settings) == "espeak":

@@ -58,7 +58,6 @@ MAX_UNSENT_CHARS = 1 << 20  # of messages that the node has not received
 GARBLED = (ValueError, KeyError, TypeError, AttributeError, struct.error)
 
 _Utterance = TypeVar("_Utterance", bound=AnyUtterance)
-_T = TypeVar("_T", Mark[str], Flushed[str], Cancelled[str], Finished[str], "NodeInfo")
 
 
 class ConnectionLost(SpeechError, ConnectionError, code="connection_lost", status=502):
@@ -357,7 +356,7 @@ class NodeConnection:
             self.send("context.cancel", context_id=utterance.context_id)
 
 
-def _read(type_: type[_T], fields: dict[str, Any]) -> _T:
+def _read(type_: type[Any], fields: dict[str, Any]) -> Any:
     """A dataclass from a message, which may have fields of newer nodes; `TypeError` if one is missing."""
     told = {**fields, "id": fields.get("context_id")}
     names = [field.name for field in dataclasses.fields(type_) if field.name in told]
@@ -457,7 +456,8 @@ async def _greeting(websocket: ClientConnection) -> NodeInfo:
             raise from_code(fields["code"], fields["message"], fields.get("retry_after_ms"))
         if fields["type"] != "session.created" or fields["protocol"] != SUBPROTOCOL:
             raise ValueError("not the greeting")
-        return _read(NodeInfo, {"features": []} | fields)
+        node: NodeInfo = _read(NodeInfo, {"features": []} | fields)
+        return node
     except (ConnectionClosed, *GARBLED) as error:
         raise ConnectionLost(f"the server there does not speak {SUBPROTOCOL}") from error
 

@@ -193,7 +193,7 @@ def _allowed(address: str | None, url: str) -> str:
 
 
 @overload
-def connect(
+def connect(  # pyrefly: ignore[inconsistent-overload]
     url: str = ...,
     *,
     api_key: str | None = ...,
@@ -204,7 +204,7 @@ def connect(
 
 
 @overload
-def connect(
+def connect(  # pyrefly: ignore[inconsistent-overload]
     url: str = ..., *, api_key: str | None = ..., buffer_bytes: int = ..., moves: Literal[True], **session: Any
 ) -> AbstractAsyncContextManager[MovingConnection]: ...
 

@@ -134,7 +134,7 @@ class Door:
         try:
             info = await self._ask("show info")
             pid = next(int(line[4:]) for line in info.splitlines() if line.startswith("Pid:"))
-        except (OSError, TimeoutError, StopIteration):
+        except (OSError, StopIteration):
             return False
         written = self._folder / "haproxy.cfg"
         if written.exists() and written.read_text().startswith(self._text()) and "Stopping: 0" in info:

@@ -34,7 +34,7 @@ def _fields(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Fie
     for name, field in section.model_fields.items():
         yield prefix + name, field
         if _is_section(field):
-            yield from _fields(field.annotation, f"{prefix}{name}.")  # type: ignore[arg-type]
+            yield from _fields(field.annotation, f"{prefix}{name}.")  # pyrefly: ignore[bad-argument-type]
 
 
 def _is_section(field: FieldInfo) -> bool:
@@ -127,7 +127,7 @@ def data_folder(name: str) -> Path:
 
 def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
     tree = read_yaml_file(path)
-    if not isinstance(tree, dict | None):
+    if tree is not None and not isinstance(tree, dict):
         raise SettingsError(f"{path.name}: must be keys with values, like `port: 8100`")
     return _flat(tree or {})
 
@@ -273,7 +273,7 @@ def _value_errors(error: ValidationError, strongest: Mapping[str, _Entry]) -> It
         key = next((key for n in (3, 2, 1) if (key := ".".join(path[:n])) in FIELDS), path[0])
         written = strongest[key].written if key in strongest else key
         inside = path[key.count(".") + 1 :]
-        got = "" if _is_secret(key) or isinstance(found["input"], dict | list | tuple) else f", not {found['input']!r}"
+        got = "" if _is_secret(key) or isinstance(found["input"], (dict, list, tuple)) else f", not {found['input']!r}"
         meaning = FIELDS[key].description
         where = f"{written}, item {'.'.join(inside)}" if inside else written
         yield f"{where}: {what}{got}" + (f" ({meaning})" if meaning else "")
@@ -300,7 +300,7 @@ def _yaml_lines(
         key = prefix + name
         if _is_section(field):
             yield f"{name}:"
-            inner: type[Section] = field.annotation  # type: ignore[assignment]
+            inner: type[Section] = field.annotation  # pyrefly: ignore[bad-assignment]
             yield from (f"  {line}" for line in _yaml_lines(inner, tree[name], sources, f"{key}."))
             continue
         text = yaml.safe_dump(tree[name], default_flow_style=True, sort_keys=False, width=10_000).splitlines()[0]

@@ -123,7 +123,7 @@ class LoudnessMeter:
         # complex128[size / 2 + 1] and the number of the filter's taps.
         self._response, self._taps = _weighting(rate)
         # float64: what the filter still needs of the samples before, and samples of an incomplete hop.
-        self._input = np.zeros(self._taps - 1)
+        self._input: NDArray[np.floating[Any]] = np.zeros(self._taps - 1)
         # Mean squares of the last hops.
         self._hops: list[float] = []
 

@@ -116,15 +116,15 @@ class EngineLoop:
         step = self._scheduler.schedule(now)
         if self._stages is not None:
             self._stages.schedule(step.run, now)
-        spoken: list[StepEvent] = []
+        said: list[StepEvent] = []
         done = [*self._in_flight, step]
         if step.commands or step.requests or self._in_flight:
-            spoken = self._engine.step(step.commands, step.run)
+            said = self._engine.step(step.commands, step.run)
             self._in_flight = [done.pop()] if self._engine.next_step_in_s() is not None else []
         self._returned_at = self._clock()
         step_s = self._returned_at - begun
         self._longest_s = max(self._longest_s, step_s)
-        new: list[EngineEvent] = [*self._scheduler.update(spoken, done, self._returned_at, step_s / max(1, len(done)))]
+        new: list[EngineEvent] = list(self._scheduler.update(said, done, self._returned_at, step_s / max(1, len(done))))
         return new if self._stages is None else self._stages.tell(new, now, self._engine.times)
 
     def close(self) -> None:

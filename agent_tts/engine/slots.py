@@ -247,7 +247,7 @@ class SlotTable(Generic[RequestT]):
         """What `act` gives, or the request's failure; nothing is done for a request behind its last event."""
         feed = request.feed
         try:
-            new = act() or []
+            new: list[StepEvent] = act() or []
         except Exception as error:  # noqa: BLE001
             new = [_failed(feed.id, feed.slot, error)]
         if new and isinstance(new[-1], Finished):

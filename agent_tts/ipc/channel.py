@@ -313,7 +313,7 @@ def _no_answer() -> NoAnswer:
 
 
 def _answer_of(question: Question[Any]) -> Any:
-    bases: tuple[Any, ...] = type(question).__orig_bases__  # type: ignore[attr-defined]
+    bases: tuple[Any, ...] = type(question).__orig_bases__  # pyrefly: ignore[missing-attribute]
     return next(get_args(base)[0] for base in bases if get_origin(base) is Question)
 
 

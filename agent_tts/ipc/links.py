@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from agent_tts.ipc.wire import TO_SHARED_ENGINE, WireError, decode, encode
 from agent_tts.messages import (
@@ -50,7 +50,7 @@ CANCELS = 64  # requests of ended links that are cancelled before a step
 ID_BITS = 32  # of a front's own request id; the link's number stands above them
 
 # What the thread `links` has read: None when a link is new, no bytes when it has ended.
-Arrivals = queue.SimpleQueue["tuple[Link | None, bytes | None]"]
+Arrivals: TypeAlias = "queue.SimpleQueue[tuple[Link | None, bytes | None]]"
 
 
 class Link:

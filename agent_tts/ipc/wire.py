@@ -51,7 +51,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 @cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
     # Behind an alias, a dataclass takes the configuration, and so do those in its fields.
-    return TypeAdapter(TypeAliasType("Body", hint), config=_STRICT)  # type: ignore[arg-type]
+    return TypeAdapter(TypeAliasType("Body", hint), config=_STRICT)  # pyrefly: ignore[bad-argument-type]
 
 
 def from_json(hint: Any, body: bytes) -> Any:
@@ -74,7 +74,7 @@ def to_json(message: object) -> bytes:
             if b"NaN" in body or b"Infinity" in body:  # as a number, or in a text
                 pydantic_core.from_json(body, allow_inf_nan=False)
         except pydantic_core.PydanticSerializationError:
-            fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # type: ignore[arg-type]
+            fields = dataclasses.asdict(message) if dataclasses.is_dataclass(message) else message  # pyrefly: ignore[bad-argument-type]
             body = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except ValueError:
         raise WireError(f"{type(message).__name__} with a number outside its range") from None

@@ -243,7 +243,7 @@ class EncoderResidual(nn.Module):
 def encoder_layer(config: EncoderConfig) -> CodecTransformerLayer:
     channels, inner = config.hidden_size, config.intermediate_size
     widen, narrow = nn.Linear(channels, inner, bias=False), nn.Linear(inner, channels, bias=False)
-    mlp = nn.Sequential(OrderedDict(fc1=widen, gelu=nn.GELU(), fc2=narrow))
+    mlp = nn.Sequential(OrderedDict[str, nn.Module](fc1=widen, gelu=nn.GELU(), fc2=narrow))
     return CodecTransformerLayer(config, partial(nn.LayerNorm, channels, config.norm_eps), mlp, bias=False)
 
 

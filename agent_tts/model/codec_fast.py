@@ -258,7 +258,7 @@ class PackedUnit:
             hidden = torch.empty_like(x)
             self.first(ring, streams, Output(hidden, self.between, raw=False))
             return self.second(hidden, streams, to, residual=x)
-        shared = {
+        shared: dict[str, Any] = {
             **self.first.ring_arguments(ring, streams), "between_alpha": self.between.alpha,
             "between_beta": self.between.beta, "pointwise_bias": self.second.bias,
         }  # fmt: skip

@@ -91,7 +91,7 @@ class JsonObject:
     def typed(self, kind: type[T], **others: object) -> T:
         """A dataclass from the entries of the same names, and `others`. Other entries are ignored."""
         hints = typing.get_type_hints(kind)
-        own = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+        own = [field for field in fields(kind) if field.name not in others]  # pyrefly: ignore[bad-argument-type]
         needed = [field for field in own if field.default is MISSING and field.default_factory is MISSING]
         missing = [field.name for field in needed if field.name not in self.entries]
         if missing:

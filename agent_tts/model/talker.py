@@ -38,7 +38,7 @@ class Talker(Transformer):
         self.text_embedding = nn.Embedding(config.text_vocab_size, config.text_hidden_size)
         first = nn.Linear(config.text_hidden_size, config.text_hidden_size)
         second = nn.Linear(config.text_hidden_size, config.hidden_size)
-        projection = OrderedDict(linear_fc1=first, silu=nn.SiLU(), linear_fc2=second)
+        projection = OrderedDict[str, nn.Module](linear_fc1=first, silu=nn.SiLU(), linear_fc2=second)
         self.text_projection: nn.Module = nn.Sequential(projection)  # to the width of the talker
         self.codec_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 

@@ -95,7 +95,7 @@ LexiconField = Annotated[
 _FIELDS: dict[str, Any] = {"speaker_embedding": SpeakerEmbedding | None, "lexicon": LexiconField}
 
 
-def option_model(*kinds: type, without: Collection[str] = ()) -> type[BaseModel]:
+def option_model(*kinds: type, without: Collection[str] = ()) -> Any:
     """A base class with the options of `kinds` as fields, except `without`."""
     fields: dict[str, Any] = {}
     for kind in kinds:
@@ -158,11 +158,11 @@ class OutputFormat(Strict):
         return self
 
 
-class SamplingFields(option_model(Sampling)):  # type: ignore[misc]
+class SamplingFields(option_model(Sampling)):
     """See `Sampling`."""
 
 
-class SessionConfig(option_model(SpeechOptions)):  # type: ignore[misc]
+class SessionConfig(option_model(SpeechOptions)):
     """All options of a client. A context inherits its session's options and may override each."""
 
     timestamps: Literal["word", "none"] = "word"

@@ -20,7 +20,7 @@ class VoiceRef(Strict):
     id: VoiceName
 
 
-class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):  # type: ignore[misc]
+class SpeechRequest(option_model(SpeechOptions, Sampling, without=["lead_ms"])):
     """The body of `POST /v1/audio/speech`. Unknown fields are errors, so that a misspelt setting is not ignored."""
 
     input: str = Field(min_length=1, pattern=r"\S", description="text to speak")

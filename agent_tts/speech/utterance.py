@@ -374,7 +374,7 @@ class Utterance(AnyUtterance):
             self.finished = event
             self._over.set()
         if self.stopped:
-            if event is not self.finished:
+            if self.finished is None or event is not self.finished:
                 return
             self._end(self.finished)  # at its arrival: the reader may not poll again
         self._events.append(event)

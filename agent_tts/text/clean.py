@@ -108,7 +108,7 @@ class Cleaner:
             self.push(ch, offset + at)
             at += 1
             if self._mode is None and self._before == ch and "a" <= ch <= "z":
-                rest = _LETTERS.match(text, at)[0]  # type: ignore[index]
+                rest = _LETTERS.match(text, at)[0]  # pyrefly: ignore[unsupported-operation]
                 if rest and self._breaks.pass_letters(rest, offset + at):
                     at += len(rest)
                     self._before = rest[-1]
@@ -330,7 +330,7 @@ class Cleaner:
             if len(held) < MAX_TAG:
                 held.append(after)
         formula = re.sub(f"{closer}$", "", text) if len(text) < MAX_TAG else "\\"
-        return self._say_formula(formula, [*held, (yield) if after[0] else after])
+        return self._say_formula(formula, [*held, (yield) if after[0] else after])  # pyrefly: ignore[unbound-name]
 
     def _command(self, start: int, first: Char) -> Mode:
         """A command of LaTeX outside of a formula, with its groups in braces."""

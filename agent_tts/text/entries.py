@@ -220,7 +220,7 @@ def _spellings(plain: str, match_case: bool | None) -> tuple[str, ...]:
 def _entry(word: object, said: object) -> Entry:
     if not isinstance(word, str):
         raise ValueError("a word is not a text: YAML has to have 5, no and on in quotes")
-    given = {"alias": said} if isinstance(said, str) else said
+    given: Any = {"alias": said} if isinstance(said, str) else said
     if not isinstance(given, Mapping) or not given.keys() <= _TYPES.keys():
         raise ValueError(f"a word has an alias, or the fields {', '.join(_TYPES)}")
     for name, value in given.items():

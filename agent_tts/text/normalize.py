@@ -204,7 +204,7 @@ class _InWords:
             if at_start and ITEM.fullmatch(text) and self._words[0][1]:
                 self._replace(count, 0, len(text), f"{self._table.say_number(text[:-1])},")
                 return
-            start = _LEAD.match(text).end()  # type: ignore[union-attr]  # it matches nothing, too
+            start = _LEAD.match(text).end()  # pyrefly: ignore[missing-attribute]  # it matches nothing, too
             core = text[start:].rstrip(_TRAILING)
             if start and text[start - 1] == "(" and ")" in core:  # "(555) 123-4567"
                 start, core = start - 1, f"({core}"

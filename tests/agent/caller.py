@@ -156,7 +156,7 @@ class Caller(Arrivals):
 
     async def offer(self) -> str:
         await self.connection.setLocalDescription(await self.connection.createOffer())
-        return str(self.connection.localDescription.sdp)
+        return self.connection.localDescription.sdp
 
     async def connect(self, sdp: str) -> None:
         await self.connection.setRemoteDescription(RTCSessionDescription(sdp, "answer"))

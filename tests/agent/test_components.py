@@ -357,7 +357,7 @@ async def test_a_segment_is_recognised_in_the_pause_that_ends_it(*, goes_on: boo
         if isinstance(frame, Speaks):
             await pause()
 
-    stt.process_frame = process  # type: ignore[method-assign]
+    stt.process_frame = process
     first, last = Speaks(bytes(32_000), 16_000, 1), InputAudioRawFrame(bytes(6_400), 16_000, 1)
     frames = [VADUserStartedSpeakingFrame(), first, last, VADUserStoppedSpeakingFrame(), *voice(2)]
     down, _ = await run_test(stt, frames_to_send=frames)
@@ -428,7 +428,7 @@ def test_an_invalid_pipeline_file_is_a_settings_error(tmp_path: Path, text: str 
 def test_a_custom_pipeline_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def build(call):\n    return call\n")
-    assert load_build(str(file))(7) == 7  # type: ignore[arg-type, comparison-overlap]
+    assert load_build(str(file))(7) == 7  # pyrefly: ignore[bad-argument-type]
 
 
 def test_the_rest_of_a_text_follows_its_heard_words() -> None:

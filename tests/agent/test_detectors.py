@@ -29,7 +29,7 @@ LONG = "Hold on, I have another question about the entrance fee."
 CALLER, OTHERS = "Please cancel my order.", ("Four people.", "What time do you open tomorrow?", "Can I help you?")
 
 
-def detector(**agent: float) -> VoiceDetector:
+def detector(**agent: Any) -> VoiceDetector:
     made = VoiceDetector(Agent(**agent), IN_RATE)
     made.set_sample_rate(IN_RATE)
     return made

@@ -215,7 +215,7 @@ async def served(*answers: Scripted) -> AsyncIterator[Served]:
 
 
 def written(after: Seen) -> str:
-    return "".join(frame.text for _, frame in after.of(LLMTextFrame))
+    return "".join(str(frame.text) for _, frame in after.of(LLMTextFrame))
 
 
 def contents_of(context: OneMessageContext) -> list[Any]:

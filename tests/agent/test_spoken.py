@@ -102,10 +102,10 @@ def times_of_words(agent: RunningAgent) -> defaultdict[int, list[Word]]:
                 found[number] += event.words
             deliver(event)
 
-        speech.deliver = delivered  # type: ignore[method-assign]
+        speech.deliver = delivered
         return speech
 
-    service.open = opened  # type: ignore[assignment, method-assign]
+    service.open = opened  # pyrefly: ignore[bad-assignment]
     return found
 
 
@@ -240,7 +240,7 @@ async def test_turns_leave_nothing_behind() -> None:
                 answered_at = time.monotonic()
                 if turn % 2:
                     await caller.message("bot-stopped-speaking", answered_at)
-            await caller.message("bot-stopped-speaking", answered_at)
+            await caller.message("bot-stopped-speaking", answered_at)  # pyrefly: ignore[unbound-name]
         await until(lambda: agent.calls == 0)
         assert not agent.server.calls._peers
         await until(lambda: agent.node.node.service.speaking == 0)

@@ -120,7 +120,7 @@ async def talk(
         VADUserTurnStartStrategy(enable_interruptions=False),
         TranscriptionUserTurnStartStrategy(enable_interruptions=False),
     ]
-    strategies = UserTurnStrategies(start=starts, stop=[TurnEnd(Melody(hears_end), context, agent, early)])
+    strategies = UserTurnStrategies(start=list(starts), stop=[TurnEnd(Melody(hears_end), context, agent, early)])
     user = LLMUserAggregatorParams(user_turn_strategies=strategies, user_turn_stop_timeout=15, empty_user_turn=None)
     after = Seen()
     pair = LLMContextAggregatorPair(context, user_params=user)

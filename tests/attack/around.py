@@ -76,7 +76,7 @@ async def fast_carrier(target: Target) -> str:
 
 
 async def _drop(socket: object) -> None:
-    async for _ in socket:  # type: ignore[attr-defined]
+    async for _ in socket:  # pyrefly: ignore[not-iterable]
         pass
 
 

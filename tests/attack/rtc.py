@@ -170,7 +170,7 @@ class Sctp:
         found = peer.connection.sctp
         assert found is not None
         self.transport: RTCSctpTransport = found
-        self.stream = int(peer.channel.id or 0)
+        self.stream = peer.channel.id or 0
         self.seq = self.transport._outbound_stream_seq.get(self.stream, 0)
 
     @property
@@ -281,7 +281,7 @@ async def nacks(sctp: Sctp, until: float) -> None:
         last[:] = [RtpPacket.parse(data)]
         await handle(data, arrival_time_ms)
 
-    dtls._handle_rtp_data = see  # type: ignore[method-assign]
+    dtls._handle_rtp_data = see
     await sctp.peer.wait(lambda: last)
     while time.monotonic() < until and not sctp.gone:
         lost = pack("!HH", (last[0].sequence_number - 16) % 65_536, 65_535) * 290
@@ -393,7 +393,7 @@ async def _only_ice(peer: RtcPeer, answer: dict[str, str]) -> None:
         pass
 
     dtls = peer.connection.getTransceivers()[0].receiver.transport
-    dtls.start = never  # type: ignore[method-assign,assignment]
+    dtls.start = never  # pyrefly: ignore[bad-assignment]
     await peer.accept(answer)
     async with asyncio.timeout(10):
         while dtls.transport.state != "completed":

@@ -171,7 +171,7 @@ async def microphone(target: Target) -> str:
                 )
                 packet.ssrc = sent if sent % 3 == 0 else 7
                 with contextlib.suppress(ConnectionError):
-                    await caller.connection.sctp.transport._send_rtp(packet.serialize())  # type: ignore[union-attr]
+                    await caller.connection.sctp.transport._send_rtp(packet.serialize())  # pyrefly: ignore[missing-attribute]
             await asyncio.sleep(0.01)
         grown = target.rss_mib() - before
     if grown > 100:

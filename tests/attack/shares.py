@@ -113,7 +113,7 @@ async def token_sessions(target: Target) -> str:
             for _ in range(2 * TOKENS):
                 token = (await client.post("/v1/tokens")).json()["token"]
                 socket = await held.enter_async_context(open_socket(f"{target.ws_url}?token={token}"))
-                if '"session.created"' not in await socket.recv():
+                if '"session.created"' not in await socket.recv(decode=True):
                     refused = token
                     break
                 opened += 1
@@ -128,7 +128,7 @@ async def token_sessions(target: Target) -> str:
         for _ in range(50):  # the sessions end
             with contextlib.suppress(ConnectionClosed):
                 async with open_socket(f"{target.ws_url}?token={refused}") as socket:
-                    if '"session.created"' in await socket.recv():
+                    if '"session.created"' in await socket.recv(decode=True):
                         return f"{opened} sessions by tokens, a refused token opened the next"
             await asyncio.sleep(0.1)
     raise Broken("a refused session burned its token")

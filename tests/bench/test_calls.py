@@ -24,7 +24,7 @@ LISTENS: dict[str, Any] = {"backchannel": "Yeah."}
 def line_of(*spoken: tuple[float, float], told: tuple[tuple[float, str], ...] = ()) -> AgentLine:
     """A line with sound between these times, s, and these messages."""
     line = AgentLine()
-    line.told += [AgentEvent(at, kind) for at, kind in told]  # type: ignore[arg-type]
+    line.told += [AgentEvent(at, kind) for at, kind in told]  # pyrefly: ignore[bad-argument-type]
     for begin, end in spoken:
         line.hear(np.full(round((end - begin) * people.RATE), 9_000, np.int16), begin)
     return line

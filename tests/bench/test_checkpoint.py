@@ -150,7 +150,7 @@ def test_unknown_sizes_and_types_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"unknown size '3B'; known are tiny, tiny-0.6B, 0.6B, 1.7B"):
         write(tmp_path / "a", size="3B")
     with pytest.raises(SettingsError, match="unknown type 'dialogue'; known are custom_voice, voice_design, base"):
-        write(tmp_path / "b", model_type="dialogue")  # type: ignore[arg-type]
+        write(tmp_path / "b", model_type="dialogue")  # pyrefly: ignore[bad-argument-type]
     assert not list(tmp_path.iterdir())
 
 

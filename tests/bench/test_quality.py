@@ -4,6 +4,7 @@ import asyncio
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,8 @@ OTHER = "Turn left at the second traffic light, then go straight on."
 MAN, WOMAN = "en-us", "en-us+f2"
 
 
-def recording(samples: NDArray[np.int16], text: str = SENTENCE, **fields: object) -> Recording:
-    return Recording(text, "en", samples, 24_000, **fields)  # type: ignore[arg-type]
+def recording(samples: NDArray[np.int16], text: str = SENTENCE, **fields: Any) -> Recording:
+    return Recording(text, "en", samples, 24_000, **fields)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class Call:
         transceiver.direction = "sendrecv"
         self.connection.addTrack(self.voice)
         await self.connection.setLocalDescription(await self.connection.createAnswer())
-        return str(self.connection.localDescription.sdp)
+        return self.connection.localDescription.sdp
 
     def say(self, type_: str, **data: Any) -> None:
         """Send an RTVI message to the page."""

@@ -85,7 +85,7 @@ async def test_each_page_is_searched_and_each_section_that_is_found_is_there(bro
     texts = {name: (DOCS / name).read_text() for name in NAMES}
     async with opened(browser) as (page, docs):
         for name, text in texts.items():
-            words = set(re.findall(r"[A-Za-z]{4,}", re.sub(r"\]\([^)]*\)", "", text.split("\n", 1)[1])))
+            words: set[str] = set(re.findall(r"[A-Za-z]{4,}", re.sub(r"\]\([^)]*\)", "", text.split("\n", 1)[1])))
             others = "\n".join(other for key, other in texts.items() if key != name).lower()
             own = next(word for word in sorted(words, key=len, reverse=True) if word.lower() not in others)
             found = await ask(page, own)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *_: object) -> None:
         """No log."""
 
 

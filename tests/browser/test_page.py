@@ -755,7 +755,7 @@ async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
     """The notice counts down, and the text is spoken once a slot is free."""
     async with open_page(browser, slots=1, queue=0) as (page, running):
         await ready(page)
-        async with connect(running.ws_url, subprotocols=["agent_tts.v1"]) as other:  # type: ignore[list-item]
+        async with connect(running.ws_url, subprotocols=["agent_tts.v1"]) as other:  # pyrefly: ignore[bad-argument-type]
             await other.send(json.dumps({"type": "text.append", "context_id": "a", "text": LONG}))
             await until(lambda: running.node.service.speaking == 1)
             await page.click("#go")

@@ -264,7 +264,7 @@ async def test_an_interruption_silences_the_page_and_cuts_the_turn(browser: DevT
             call.say("user-started-speaking")
             call.voice.hz = 0
             call.say("bot-interrupted")
-            await until(lambda n=number: len(call.of("client-message", "silent")) == n)  # type: ignore[misc]
+            await until(lambda n=number: len(call.of("client-message", "silent")) == n)
             silences.append(call.of("client-message", "silent")[-1]["ms"])
             call.tell("interrupted", turn=number, heard="One two", unheard=" three four.")
             await page.until("document.querySelector('[data-who=agent]:nth-last-child(2) s')")

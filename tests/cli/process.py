@@ -30,14 +30,14 @@ def environment(**variables: str) -> dict[str, str]:
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `agent-tts` with pipes for stdin, stdout and stderr. The caller waits for it."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()}
+    pipes = dict[str, Any](stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     return subprocess.Popen([*AGENT_TTS, *arguments], **{**pipes, **options})
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run `agent-tts` to its end, without input."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    defaults = {**pipes, "env": environment(), "timeout": PATIENCE_S, "check": False}
+    defaults: dict[str, Any] = {**pipes, "env": environment(), "timeout": PATIENCE_S, "check": False}
     return subprocess.run([*AGENT_TTS, *arguments], **{**defaults, **options})
 
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import httpx
-import psutil  # type: ignore[import-untyped]
+import psutil  # pyrefly: ignore[untyped-import]
 import pytest
 
 import agent_tts

@@ -61,7 +61,7 @@ def door_of(folder: Path, port: int = 0, **callers: Any) -> Door:
 
 @asynccontextmanager
 async def opened(folder: Path, **options: Any) -> AsyncIterator[Door]:
-    door = door_of(**{"folder": folder / "door", **options})
+    door = door_of(**dict[str, Any](folder=folder / "door") | options)
     await door.start()
     try:
         yield door

@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -139,7 +140,7 @@ async def test_a_part_of_a_machine_that_ends_is_told_and_started_again(tmp_path:
             raise OSError(errno.ENOSPC, "No space left on device")
         await asyncio.Event().wait()
 
-    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # type: ignore[arg-type]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # pyrefly: ignore[bad-argument-type]
     task = asyncio.create_task(machine._supervise("watching", part))
     await asyncio.sleep(2 * AGAIN_S + 1)
     assert (starts, door.parts) == (3, [("watching", False), ("watching", False)])
@@ -152,7 +153,7 @@ async def test_on_a_full_disk_the_door_still_learns_of_nodes(tmp_path: Path) -> 
     """The folder is gone here: no file can be written in it either."""
     door, node = FakeDoor(), NodeAddress("a", "10.0.0.1", 8101)
     missing = tmp_path / "missing"
-    machine = Machine(missing, "127.0.0.1:1", [], door, None, missing / "targets")  # type: ignore[arg-type]
+    machine = Machine(missing, "127.0.0.1:1", [], door, None, missing / "targets")  # pyrefly: ignore[bad-argument-type]
     await machine._tell_door([node])
     assert door.nodes == [node]
 
@@ -162,8 +163,8 @@ async def test_on_a_full_disk_the_door_still_learns_of_nodes(tmp_path: Path) -> 
 async def test_a_greeting_that_cannot_be_written_ends_no_machine(tmp_path: Path, error: OSError | None) -> None:
     """Any other fault of the start closes the door: otherwise HAProxy keeps its port."""
     door = FakeDoor()
-    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # type: ignore[arg-type]
-    machine._supervise = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], door, None)  # pyrefly: ignore[bad-argument-type]
+    machine._supervise = lambda *_: asyncio.Event().wait()  # pyrefly: ignore[bad-assignment]
 
     def started() -> None:
         if error is None:
@@ -183,8 +184,8 @@ async def test_a_greeting_that_cannot_be_written_ends_no_machine(tmp_path: Path,
 @pytest.mark.node
 async def test_a_sighup_ends_no_machine(tmp_path: Path) -> None:
     """It ends this process where it is not handled."""
-    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
-    machine._supervise = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # pyrefly: ignore[bad-argument-type]
+    machine._supervise = lambda *_: asyncio.Event().wait()  # pyrefly: ignore[bad-assignment]
 
     def started() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -210,7 +211,7 @@ def test_a_sighup_before_a_machine_runs_ends_it_not(words: str, ends: bool, monk
 async def test_a_file_for_others_that_is_no_text_is_written(tmp_path: Path) -> None:
     targets = tmp_path / "targets"
     targets.write_bytes(b"\xff")
-    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None, targets)  # type: ignore[arg-type]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None, targets)  # pyrefly: ignore[bad-argument-type]
     await machine._tell_door([NodeAddress("a", "10.0.0.1", 8101)])
     assert targets.read_text() == '[{"targets": ["10.0.0.1:8101"]}]'
 
@@ -222,7 +223,7 @@ async def test_keys_in_the_environment_are_not_for_rays_processes(
     prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"{prefix}AUTH__API_KEYS", "secret")
-    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # pyrefly: ignore[bad-argument-type]
     async with machine._running("agent_tts.cluster.watch", "127.0.0.1:1") as process:
         environment = Path(f"/proc/{process.pid}/environ").read_bytes()  # noqa: ASYNC240
     assert b"PATH=" in environment
@@ -250,7 +251,7 @@ def test_nobody_listens_where_no_name_leads(head: str) -> None:
 async def test_what_a_part_complains_of_fills_no_disk(tmp_path: Path) -> None:
     log = tmp_path / "watch.log"
     log.write_bytes(b"x" * (MAX_LOG_BYTES + 1))
-    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # type: ignore[arg-type]
+    machine = Machine(tmp_path, "127.0.0.1:1", [], FakeDoor(), None)  # pyrefly: ignore[bad-argument-type]
     async with machine._running("agent_tts.cluster.watch", "127.0.0.1:1"):
         assert log.stat().st_size < MAX_LOG_BYTES
 
@@ -267,8 +268,8 @@ def test_a_name_of_loopback_is_its_address() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"name": ""}, {"name": "a b"}, {"name": "a" * 64}, {"host": "localhost"}, {"port": 0}, {"port": 65_536}]
 )
-def test_what_cannot_be_reached_is_refused(wrong: dict[str, object]) -> None:
-    right: dict[str, object] = {"name": "one", "host": "::1", "port": 8000}
-    NodeAddress(**right)  # type: ignore[arg-type]
+def test_what_cannot_be_reached_is_refused(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"name": "one", "host": "::1", "port": 8000}
+    NodeAddress(**right)
     with pytest.raises(ValueError, match=r"is not|does not"):
-        NodeAddress(**right | wrong)  # type: ignore[arg-type]
+        NodeAddress(**right | wrong)

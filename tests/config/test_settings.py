@@ -14,7 +14,7 @@ def test_loopback_is_recognised() -> None:
 def test_settings_are_frozen_and_refuse_unknown_keys() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
-        settings.port = 1  # type: ignore[misc]
+        settings.port = 1  # pyrefly: ignore[read-only]
     with pytest.raises(ValidationError, match="extra_forbidden"):
         Settings.model_validate({"prot": 1})
 

@@ -37,7 +37,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FILES = [
     path for folder in ("docker", "kubernetes", "systemd") for path in (CONFIGS / folder).rglob("*") if path.is_file()
 ]
-COMMANDS = set(get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = set(get_command(app).commands)  # pyrefly: ignore[missing-attribute]
 
 
 def stages(path: Path) -> list[list[tuple[str, str]]]:
@@ -217,7 +217,7 @@ def test_the_gpu_image_can_be_built_with_kernels() -> None:
 
 @pytest.mark.parametrize(("where", "arguments"), commands())
 def test_every_command_and_option_exists(where: str, arguments: list[str]) -> None:
-    command = get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
+    command = get_command(app).commands[arguments[0]]  # pyrefly: ignore[missing-attribute]
     options = set(itertools.chain.from_iterable(parameter.opts for parameter in command.params))
     assert {word for word in arguments if word.startswith("--")} <= options
     for flag, value in itertools.pairwise(arguments):

@@ -38,7 +38,7 @@ def llm() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(json.dumps({"data": [{"id": "llama3.2"}]}).encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

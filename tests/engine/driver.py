@@ -113,7 +113,7 @@ def routed(engine: E) -> E:
             given.append(one)
         return step(given, run)
 
-    engine.step = routed_step  # type: ignore[method-assign]
+    engine.step = routed_step
     return engine
 
 

@@ -42,7 +42,7 @@ class Crowd:
     """A scheduler whose engine speaks `WORD_FRAMES` for each text, in simulated time."""
 
     def __init__(self, **policy: Any) -> None:
-        self.scheduler = Commanded(Policy(**{"slots": 4, "queue": 8, **policy}))
+        self.scheduler = Commanded(Policy(**dict[str, Any](slots=4, queue=8) | policy))
         self.now = 0.0
         self.events: list[RequestEvent] = []
         self.frames: Counter[int] = Counter()  # that each request still has to speak
@@ -448,7 +448,7 @@ def test_many_refusals_are_cheap() -> None:
         made += 1
         return estimate(now)
 
-    crowd.scheduler.admission.estimates._when_free = counted  # type: ignore[method-assign]
+    crowd.scheduler.admission.estimates._when_free = counted
     crowd.open(HOG, 1_000)
     assert made == 1
 
@@ -475,7 +475,7 @@ def refusals(
         refused_at[request.id] = now
         refuse(request, why, now, **how)
 
-    crowd.scheduler.admission._refuse = noted  # type: ignore[method-assign]
+    crowd.scheduler.admission._refuse = noted
     while at < 100:
         at += chance.expovariate(1 / every_s)
         while texts and texts[0][0] <= at:

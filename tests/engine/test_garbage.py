@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 
@@ -60,8 +61,8 @@ def test_a_request_that_is_cancelled_within_code_or_a_tag_leaves_no_cleaner(
     cleaners: list[weakref.ref[Cleaner]] = []
     made = Cleaner.__init__
 
-    def make(cleaner: Cleaner, *args: object) -> None:
-        made(cleaner, *args)  # type: ignore[arg-type]
+    def make(cleaner: Cleaner, *args: Any) -> None:
+        made(cleaner, *args)
         cleaners.append(weakref.ref(cleaner))
 
     monkeypatch.setattr(Cleaner, "__init__", make)

@@ -33,8 +33,8 @@ class Device(Engine):
         # When the step in flight is done; None where there is none.
         self._done_at: float | None = None
 
-    def step(self, inputs: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
-        self._id = next((one.id for one in inputs if isinstance(one, Open)), self._id)
+    def step(self, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:
+        self._id = next((one.id for one in commands if isinstance(one, Open)), self._id)
         self.now += HOST_S
         before, self._done_at = self._done_at, None
         if run:

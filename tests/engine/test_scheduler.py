@@ -55,7 +55,7 @@ class Bench(Commanded):
     """A scheduler with a scripted engine: every slot in a step gives the outputs passed for it."""
 
     def __init__(self, **policy: Any) -> None:
-        super().__init__(Policy(**{"slots": 1, "queue": 1, **policy}))
+        super().__init__(Policy(**dict[str, Any](slots=1, queue=1) | policy))
         self.now = 0.0
         self.commands: list[StepCommand] = []
         self.run: list[int] = []
@@ -155,7 +155,7 @@ def test_a_full_queue_refuses_at_once() -> None:
         bench.open(request)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
-    assert happened[0].retry_after_ms  # type: ignore[union-attr]
+    assert happened[0].retry_after_ms  # pyrefly: ignore[missing-attribute]
 
 
 def test_free_slots_count_as_places_in_the_queue() -> None:

@@ -41,7 +41,7 @@ def kill(link: EngineProcess, sig: signal.Signals = signal.SIGKILL) -> None:
 
 def begin(service: SpeechService, **options: Any) -> Utterance:
     """A request with all of its text."""
-    speech = service.open(SpeechOptions(**{"seed": 1, "lead_ms": 800, **options}))
+    speech = service.open(SpeechOptions(**dict[str, Any](seed=1, lead_ms=800) | options))
     speech.write(TEXT)
     speech.end()
     return speech

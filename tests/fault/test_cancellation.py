@@ -54,7 +54,7 @@ class CancelAt:
             try:
                 yield waits_for
             except BaseException as error:  # noqa: BLE001 - the event loop's exception goes to the coroutine
-                resume = lambda error=error: self._coroutine.throw(error)  # type: ignore[misc]  # noqa: E731
+                resume = lambda error=error: self._coroutine.throw(error)  # noqa: E731
 
 
 class Transport:

@@ -109,7 +109,7 @@ async def client_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-        process.stdout._transport.close()  # type: ignore[attr-defined]
+        process.stdout._transport.close()  # pyrefly: ignore[missing-attribute]
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "stop"])

@@ -45,7 +45,7 @@ async def test_an_engine_killed_on_one_gpu_ends_only_its_own_requests(tmp_path: 
         hearings = [Hearing(begin(service)) for _ in range(STREAMS)]
         assert [engine.speaking for engine in service.engines] == [STREAMS // 2, STREAMS // 2]
         await asyncio.sleep(2.0)
-        kill(service.engines[1].client)  # type: ignore[arg-type]
+        kill(service.engines[1].client)  # pyrefly: ignore[bad-argument-type]
         await until(lambda: service.engines[1].speaking == 0)
         hearings += [Hearing(begin(service)) for _ in range(4)]
         assert service.engines[0].speaking == STREAMS // 2 + 4

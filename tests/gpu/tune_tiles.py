@@ -260,7 +260,7 @@ def codec_layer(rate: int, channels: int, outputs: int, taps: int, batch: int) -
     layer = PackedLinear(weight, bias, rate) if taps == 1 else PackedConv(weight, bias, rate, taps)
 
     def run(tile: Tile | None) -> object:
-        setattr(tiles, "codec_tile", lambda *shape: tile)  # noqa: B010 - mypy refuses a plain assignment
+        tiles.codec_tile = lambda *shape: tile  # pyrefly: ignore[bad-assignment]
         return layer(x, streams)
 
     return run
@@ -283,7 +283,7 @@ def main(what: str, *given: str) -> None:
     if what == "compile":
         compile_products(given[0], shapes_of(given[1], given[2:]))
         return
-    setattr(launch, "with_fewer_stages", refuse)  # noqa: B010 - mypy refuses a plain assignment
+    launch.with_fewer_stages = refuse
     if what == "codec":
         tune_codec()
     else:

@@ -94,6 +94,6 @@ async def engine_process(settings: Settings) -> AsyncIterator[tuple[EngineProces
 
 def speak(link: EngineClient, stream: int, text: str = "a sentence for the tone engine", **options: Any) -> None:
     """Open a request with all of its text, unpaced unless `lead_ms` is given."""
-    link.send(Open(stream, EngineOptions(**{"lead_ms": None, **options})))
+    link.send(Open(stream, EngineOptions(**dict[str, Any](lead_ms=None) | options)))
     link.send(Append(stream, text))
     link.send(End(stream))

@@ -65,7 +65,7 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
 
     has = inspect.signature(test)
     loop = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)
-    run.__signature__ = has.replace(parameters=[*has.parameters.values(), loop])
+    run.__signature__ = has.replace(parameters=[*has.parameters.values(), loop])  # pyrefly: ignore[missing-attribute]
     del run.__wrapped__
     return cast(Callable[..., None], run)
 
@@ -106,7 +106,7 @@ async def test_a_refusal_is_the_same_error_and_a_fault_is_internal() -> None:
             raise RateLimited("slowly", retry_after_ms=7)
 
         answering.handle(Add, refuse)
-        answering.handle(Known, lambda known: 1 // 0)
+        answering.handle(Known, lambda known: 1 // 0)  # pyrefly: ignore[division-by-zero]
         with pytest.raises(RateLimited, match="slowly") as refusal:
             await asking.ask(Add(1, 2), SOON_S)
         assert refusal.value.retry_after_ms == 7

@@ -132,7 +132,7 @@ async def test_the_end_of_stdin_ends_it_even_in_a_hung_step() -> None:
 
 async def test_the_end_of_stdout_ends_it() -> None:
     async with ready() as it:
-        it.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        it.process._transport.get_pipe_transport(1).close()  # pyrefly: ignore[missing-attribute]
         await asyncio.sleep(0)  # asyncio closes it in the next tick
         it.send(EnginePing(1))
         assert (await it.end())[0] == 0

@@ -63,7 +63,7 @@ async def stands_still() -> None:
         for _ in range(2):
             seen = len(listener.all(EnginePong))
             time.sleep(1.0)  # noqa: ASYNC251 - blocks the event loop on purpose
-            await listener.until(lambda seen=seen: len(listener.all(EnginePong)) > seen + 2)  # type: ignore[misc]
+            await listener.until(lambda seen=seen: len(listener.all(EnginePong)) > seen + 2)
         assert listener.losses == []
 
 

@@ -344,12 +344,12 @@ async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() 
     async with shared(2) as (process, fronts):
         for front in fronts:
             speak(front.link, 1, instructions=NEVER_END)
-            await front.until(lambda front=front: bool(front.all(Audio)))  # type: ignore[misc]
+            await front.until(lambda front=front: bool(front.all(Audio)))
         assert process.pid is not None
         first = process.pid
         os.kill(first, signal.SIGKILL)
         for front in fronts:
-            await front.until(lambda front=front: front.losses == ["its link ended"])  # type: ignore[misc]
+            await front.until(lambda front=front: front.losses == ["its link ended"])
             assert not front.link.alive
             front.link.send(EnginePing(1))  # dropped
         with pytest.raises(EngineLost):
@@ -396,7 +396,7 @@ async def test_a_front_asks_again_until_it_gets_a_link(monkeypatch: pytest.Monke
         assert one.losses == []
         for front in (one, other):
             assert front.link._link is not None
-            front.link._link._transport.abort()  # type: ignore[union-attr]
+            front.link._link._transport.abort()  # pyrefly: ignore[missing-attribute]
         await until(lambda: min(one.asked, other.asked) >= 3)
         await one.connect(process)
         other.link.failed.set()

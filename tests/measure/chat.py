@@ -68,7 +68,7 @@ async def running_chat(
     routes = [Route("/v1/models", models), Route("/v1/chat/completions", completions, methods=["POST"])]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
-    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # the caller handles Ctrl-C
+    server.capture_signals = nullcontext  # pyrefly: ignore[bad-assignment]  # the caller handles Ctrl-C
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve([listener]), name="chat")

@@ -151,7 +151,7 @@ async def _compare(
             spoken.extend(truth.align(event.words))
         deliver(event)
 
-    speech.deliver = seen  # type: ignore[method-assign]
+    speech.deliver = seen
     for piece in _pieces(text):
         speech.write(piece)
         truth.append(piece)

@@ -46,7 +46,7 @@ def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tenso
 
 
 def prompt_of(model: FrameModel, voice: PromptVoice = RYAN, **options: Any) -> Prompt:
-    return build_prompt(model.config, voice, **{"role": tiny.ROLE, "text": tiny.TEXT, **options})
+    return build_prompt(model.config, voice, **dict[str, Any](role=tiny.ROLE, text=tiny.TEXT) | options)
 
 
 def step(model: FrameModel, state: FrameState, *rows: int) -> Frame:

@@ -120,7 +120,7 @@ class Fused(FusedPredictor):
         """Of the talker."""
         return self.parts.talk(x, positions)
 
-    def complete(self, _: object, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Tensor]) -> None:
+    def complete(self, state: object, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Tensor]) -> None:
         self.parts.heard += [x[:ROWS], x[ROWS:]]
         for codebook, (logits, table) in enumerate(zip(self.parts.logits, self.inputs, strict=True), 1):
             self.parts.heard.append(follow(logits, codebook, table))

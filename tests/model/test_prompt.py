@@ -27,7 +27,7 @@ CONFIG = tiny.config("custom_voice")
 
 
 def prompt(voice: PromptVoice = PromptVoice("ryan"), config: ModelConfig = CONFIG, **options: Any) -> Prompt:  # noqa: B008
-    return build_prompt(config, voice, **{"role": (1, 2, 3), "text": (10, 11), **options})
+    return build_prompt(config, voice, **dict[str, Any](role=(1, 2, 3), text=(10, 11)) | options)
 
 
 def table(found: Prompt) -> list[tuple[int | None, CodecSide]]:

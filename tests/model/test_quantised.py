@@ -106,7 +106,7 @@ def test_a_laid_out_model_holds_its_linear_layers_in_8_bits_alone(model: FrameMo
     )
     q_proj = model.get_submodule("talker.layers.0.self_attn.q_proj").get_parameter("weight")
     queries = laid.get_submodule("talker.layers.0.self_attn.q_proj").get_parameter("weight")
-    assert queries.untyped_storage().data_ptr() == fused[0].qkv.values.untyped_storage().data_ptr()  # type: ignore[union-attr]
+    assert queries.untyped_storage().data_ptr() == fused[0].qkv.values.untyped_storage().data_ptr()  # pyrefly: ignore[missing-attribute]
     assert torch.equal(queries.float(), Quantised.of(q_proj).values.float())
 
 

@@ -132,7 +132,7 @@ def test_a_prefix_is_written_before_the_row_is_admitted(model: FrameModel) -> No
         assert torch.equal(getattr(state, name), getattr(before, name)), name
 
 
-class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Launches(TorchDispatchMode):
     """Counts operations that launch work on the device."""
 
     VIEWS = frozenset(
@@ -141,7 +141,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     )
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counted: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -226,7 +226,7 @@ MODULES = {
         {
             "a name that nobody sees": (
                 '_adapter: return TypeAdapter(TypeAliasType("XXBodyXX", hint), config=_STRICT)  '
-                "# type: ignore[arg-type]",
+                "# pyrefly: ignore[bad-argument-type]",
             ),
             "it is the default": ("to_json: body = pydantic_core.to_json(message, )",),
             "a frame without a body is refused for its body, too": (

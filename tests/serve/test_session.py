@@ -94,7 +94,7 @@ class Peer:
 @asynccontextmanager
 async def running(playout: Any = None, **values: Any) -> AsyncIterator[Peer]:
     """A session on a new node with the tone engine."""
-    settings = Settings(**{"engine": "tone", "lead_ms": 60_000, **values})
+    settings = Settings(**dict[str, Any](engine="tone", lead_ms=60_000) | values)
     metrics = Metrics()
     service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
     node = Node(settings, service, Guard(settings, metrics), metrics)

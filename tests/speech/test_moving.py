@@ -73,7 +73,7 @@ async def several(*each: dict[str, Any]) -> AsyncIterator[SpeechService]:
 
 def opened(service: SpeechService) -> list[list[Open[int, EngineOptions]]]:
     """What was opened at each engine after its first synthesis."""
-    return [engine.client.opened[1:] for engine in service.engines]  # type: ignore[attr-defined]
+    return [engine.client.opened[1:] for engine in service.engines]  # pyrefly: ignore[missing-attribute]
 
 
 class Hearing:
@@ -178,7 +178,7 @@ async def test_text_that_comes_while_it_tries_reaches_both_engines(first: str, s
     hearing = Hearing(waiting)
     home, other = waiting.engine, 1 - waiting.engine
     clients = [engine.client for engine in service.engines]
-    clients[other].delay_s = 1.5 if first == "home" else 0.5  # type: ignore[attr-defined]
+    clients[other].delay_s = 1.5 if first == "home" else 0.5  # pyrefly: ignore[missing-attribute]
     waiting.write(TEXT[0])
     waiting.write('<break time="240ms"/>')
     before = len(opened(service)[other])
@@ -279,7 +279,7 @@ async def test_a_request_outlives_its_home_where_it_has_begun_elsewhere(
     hearing = say(speech)
     home, other = service.engines[speech.engine], service.engines[1 - speech.engine]
     await asyncio.sleep(WAITS_S + LOOK_S)
-    other.client.delay_s = 0.1  # type: ignore[attr-defined]
+    other.client.delay_s = 0.1  # pyrefly: ignore[missing-attribute]
     await held[other.number].cancel()
     while len(opened(service)[other.number]) == 1:
         await asyncio.sleep(0)
@@ -322,14 +322,14 @@ async def test_a_long_text_stays(service: SpeechService, held: list[Utterance]) 
 async def test_a_late_engine_gets_no_new_streams_until_it_answers() -> None:
     async with several({}, {}) as service:
         late = service.engines[0].client
-        late.late = True  # type: ignore[misc]
+        late.late = True  # pyrefly: ignore[read-only]
         speeches = [service.open(UNPACED) for _ in range(4)]
         assert {speech.engine for speech in speeches} == {1}
-        late.late = False  # type: ignore[misc]
+        late.late = False  # pyrefly: ignore[read-only]
         speeches += [service.open(UNPACED) for _ in range(4)]
         assert [speech.engine for speech in speeches[4:]] == [0] * 4
         for engine in service.engines:
-            engine.client.late = True  # type: ignore[misc]
+            engine.client.late = True  # pyrefly: ignore[read-only]
         speeches.append(service.open(UNPACED))
         for speech in speeches:
             await speech.cancel()

@@ -69,7 +69,7 @@ async def test_a_start_that_has_begun_is_waited_for_and_told_to_an_observer_that
         service = SpeechService([tone()])
         service.begin()
         if is_first:
-            await until(lambda service=service: service.ready)  # type: ignore[misc]
+            await until(lambda service=service: service.ready)
         service.observe(Observer())
         await service.start()
         assert service.alive

@@ -304,7 +304,7 @@ async def test_a_local_reader_gets_words_audio_and_the_end() -> None:
     local.end()
     assert bench.sent == [Append(7, "One."), End(7)]
     bench.deliver(Started(7, 0), AUDIO, END)
-    kinds = [type(event) async for event in local.events()]
+    kinds: list[object] = [type(event) async for event in local.events()]
     assert kinds[0] is Words
     assert (kinds[-1], kinds.count(Audio)) == (Finished, 1)
     assert await local.next() is None
@@ -338,7 +338,7 @@ async def test_only_the_end_follows_a_stop(how: str) -> None:
     bench.deliver(END)
     assert [event.reason async for event in local.events() if isinstance(event, Finished)] == ["cancelled"]
     if how == "cancel":
-        await cancelling
+        await cancelling  # pyrefly: ignore[unbound-name]
 
 
 async def test_a_cancelled_read_loses_no_event() -> None:

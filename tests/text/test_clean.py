@@ -388,7 +388,7 @@ def test_held_text_is_bounded(text: str) -> None:
         mode: Any = cleaner._mode
         while mode is not None:
             for held in getgeneratorlocals(mode).values():
-                assert not isinstance(held, list | str) or len(held) <= MAX_TAG
+                assert not isinstance(held, (list, str)) or len(held) <= MAX_TAG
             mode = mode.gi_yieldfrom
 
 

@@ -466,7 +466,7 @@ class Conversation:
     def _made(self, given: NewItem, place: str) -> Item:
         """An item of the client."""
         item_id = given.id or self._make_id("item")
-        match given.type:
+        match given.type:  # pyrefly: ignore[non-exhaustive-match]  # the rest makes a message
             case "function_call":
                 call_id = given.call_id or self._make_id("call")
                 return Item(item_id, given.type, text=given.arguments or "{}", call_id=call_id, name=given.name or "")

@@ -47,7 +47,7 @@ PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME")  # where kernels are kept: no part 
 NVIDIA = Path("/dev/nvidiactl")  # where there is a GPU whose kernels can be compiled
 NICE = 10  # of the process
 MOST_WORKERS = 32  # some 200 MB of memory each
-LAYERS = 3  # of a stack that are rehearsed: the first, the last, and one for all between, which launch the same
+LAYERS: int = 3  # of a stack that are rehearsed: the first, the last, and one for all between, which launch the same
 
 
 @dataclass(frozen=True, slots=True)

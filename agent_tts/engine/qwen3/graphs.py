@@ -87,7 +87,7 @@ class LaunchedStep:
 
     def ready(self) -> bool:
         """Whether `result` would not wait."""
-        return self._written is None or bool(self._written.query())  # type: ignore[no-untyped-call]
+        return self._written is None or self._written.query()
 
     def device_s(self) -> float:
         """How long a timed step that is done took on the device, in seconds; 0 on a CPU, where the launch is all."""
@@ -302,8 +302,8 @@ class _HostBuffers:
         self.who = torch.zeros(len(who), dtype=who.dtype, pin_memory=True)
         self.packed = torch.zeros(len(who), _WIDTH, dtype=torch.int16, pin_memory=True)
         # Recorded when `packed` is written. Before its first record it does not wait.
-        self.written = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.written = torch.cuda.Event()
 
 
 def _timer() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)

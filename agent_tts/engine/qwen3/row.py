@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -530,7 +531,7 @@ def _sampling(options: EngineOptions, model: ServedModel) -> SamplingParams:
     Its temperature 0 is greedy for the predictor, too.
     """
     seed = secrets.randbits(63) if options.seed is None else options.seed
-    asked = {name: value for name, value in asdict(options.sampling).items() if value is not None}
+    asked: dict[str, Any] = {name: value for name, value in asdict(options.sampling).items() if value is not None}
     if asked.get("temperature") == 0:
         asked["predictor_temperature"] = 0
     try:

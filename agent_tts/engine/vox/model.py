@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import vox
@@ -118,7 +119,7 @@ class VoxModel(ServedModel):
         self.release(row)
         tokens, language, instructions = prompt.source
         told = _CONTROL.sub("< ", instructions) if takes_instructions(self.config) else ""
-        drawn = {name.replace("predictor_", "sub_"): value for name, value in asdict(sampling).items()}
+        drawn: dict[str, Any] = {name.replace("predictor_", "sub_"): value for name, value in asdict(sampling).items()}
         del drawn["min_frames"]  # 2, as the model has it
         if reference := speaker.voice.reference:
             drawn["decoder_context_frames"] = len(reference.frames)  # all of them: the codec has heard the whole clip
@@ -194,7 +195,7 @@ class VoxModel(ServedModel):
         sound = np.array([SILENCE if frame is None else frame for frame in frames])
         pcm = np.array([np.frombuffer(to_pcm16(np.nan_to_num(samples)), "<i2") for samples in sound])
         ended = np.array([frame is None for frame in frames])
-        return StepResult(np.full((len(rows), 1), self._count, np.int16), pcm, ended, np.isfinite(sound).all(-1))
+        return StepResult(np.full((len(rows), 1), self._count, np.int16), pcm, ended, np.isfinite(sound).all(-1))  # pyrefly: ignore[bad-argument-type]
 
     def close(self) -> None:
         """Stop all rows. Idempotent."""

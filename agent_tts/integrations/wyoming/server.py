@@ -256,7 +256,7 @@ class WyomingServer:
         try:
             await connection.run()
             writer.close()
-        except (OSError, TimeoutError):
+        except OSError:
             logger.debug("wyoming: a client has gone")
         except Exception as error:  # noqa: BLE001 - the edge of a task: only its client is disconnected
             logger.error("wyoming: {}", type(error).__name__)

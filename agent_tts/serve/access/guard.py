@@ -50,7 +50,7 @@ class Permit(ExitStack):
         self.owner = owner
         self.callback(close)
 
-    def __enter__(self) -> int:  # type: ignore[override]
+    def __enter__(self) -> int:  # pyrefly: ignore[bad-override]
         return self.owner
 
 

@@ -303,7 +303,7 @@ class CartesiaAdapter(ProtocolAdapter):
             context = self._contexts[context_id] = ContextEvents(context_id, audio)
             context.is_ended = is_last
             output = {"encoding": audio.ours, "sample_rate": audio.sample_rate, "framing": "binary"}
-            yield Open(context_id, {"output": output} | opening)
+            yield Open(context_id, {"output": output} | opening)  # pyrefly: ignore[unbound-name]
         elif context.is_ended:
             return
         context.is_ended = is_last

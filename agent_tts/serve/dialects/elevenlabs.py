@@ -72,7 +72,7 @@ class MultiStreamAdapter(ProtocolAdapter):
 
     _message_type = ElevenLabsMessage
     _speaks_all = False  # a close never interrupts
-    _times = "charStartTimesMs", "charDurationsMs"
+    _times: tuple[str, str] = "charStartTimesMs", "charDurationsMs"
 
     def __init__(self, voice: str | None, query: Mapping[str, str], limits: Limits, dictionaries: Dictionaries) -> None:
         self._dictionaries = LoadedDictionaries(dictionaries)

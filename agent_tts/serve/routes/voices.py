@@ -126,7 +126,7 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise InvalidRequest(f"type: must be one of {', '.join(_TYPES)}", "type")
-    return _checked(model, given)  # type: ignore[return-value]
+    return _checked(model, given)  # pyrefly: ignore[bad-return]
 
 
 def _checked(model: type[Model], given: dict[str, Any]) -> Model:

@@ -18,7 +18,7 @@ LINE_SAMPLES = 100  # of one call of a parser, which keeps the interpreter to it
 
 def write(registry: CollectorRegistry) -> str:
     """The page of a front, for `read`: lines of JSON, which costs less than the format of Prometheus."""
-    lines = []
+    lines: list[str] = []
     for family in registry.collect():
         samples = [(each.name, each.labels, each.value) for each in family.samples]
         parts = [samples[start : start + LINE_SAMPLES] for start in range(0, len(samples) or 1, LINE_SAMPLES)]

@@ -83,7 +83,7 @@ def receive_at_once(receiver: RTCRtpReceiver) -> None:
 
     aiortc waits for the fourth, 60 ms longer, and audio is 320 ms late from the first lost packet on.
     """
-    receiver._RTCRtpReceiver__jitter_buffer = JitterBuffer(REORDERED, prefetch=1)  # type: ignore[attr-defined]
+    receiver._RTCRtpReceiver__jitter_buffer = JitterBuffer(REORDERED, prefetch=1)  # pyrefly: ignore[missing-attribute]
 
 
 def forget_checks(ice: Connection) -> None:
@@ -127,7 +127,7 @@ class PacketSender(RTCRtpSender):
         super().__init__("audio", transceiver.sender.transport)
         self._stream_id = transceiver.sender._stream_id
         transceiver.receiver._set_rtcp_ssrc(self._ssrc)
-        transceiver._RTCRtpTransceiver__sender = self  # type: ignore[attr-defined]
+        transceiver._RTCRtpTransceiver__sender = self  # pyrefly: ignore[missing-attribute]
 
     @property
     def source(self) -> int:

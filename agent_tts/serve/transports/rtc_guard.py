@@ -264,7 +264,7 @@ class DatagramQueue(asyncio.Queue[tuple[bytes, int] | None]):
         try:
             await self._flow.wait(DATAGRAM_S)
         except asyncio.CancelledError:
-            self._queue.appendleft(datagram)  # type: ignore[attr-defined]
+            self._queue.appendleft(datagram)  # pyrefly: ignore[missing-attribute]
             raise
         return datagram
 
@@ -333,7 +333,7 @@ class Gatherer:
             turn_server=address,
             turn_username=ice.turn_username,
             turn_password=ice.turn_password,
-            turn_ssl=name.tls or False,  # type: ignore[arg-type] # it goes to `create_connection`
+            turn_ssl=name.tls or False,  # pyrefly: ignore[bad-argument-type]  # it goes to `create_connection`
             turn_transport=ice.turn_transport,
         )
 
@@ -420,4 +420,4 @@ class PeerSocket(StunProtocol):
         """Whether a response to a check is good, and has the peer's password."""
         password = self.receiver.remote_password
         good = message.message_class == stun.Class.RESPONSE and password is not None
-        return good and message.check_message_integrity(str(password).encode())
+        return good and message.check_message_integrity(password.encode())

@@ -106,7 +106,7 @@ class SpeechConnection:
                 await self.connection.setLocalDescription(await self.connection.createAnswer())
         except TimeoutError:
             raise Internal("the answer to the offer took too long") from None
-        return offer.answer(str(self.connection.localDescription.sdp))
+        return offer.answer(self.connection.localDescription.sdp)
 
     def gone(self, now: float) -> str | None:
         """Why the client cannot be reached; None if it can."""

@@ -99,7 +99,7 @@ class Handshakes:
         def feed() -> None:
             if not plain.is_closing():
                 protocol = cast("asyncio.BufferedProtocol", plain.get_protocol())
-                protocol.get_buffer(len(record))[: len(record)] = record  # type: ignore[index]
+                protocol.get_buffer(len(record))[: len(record)] = record  # pyrefly: ignore[unsupported-operation]
                 protocol.buffer_updated(len(record))
 
         # `start_tls` schedules the start of its protocol, and then to read: `feed` has to be between it and new data.
@@ -119,7 +119,7 @@ class _Handshake(asyncio.Protocol):
         self.data = bytearray()
         self.has_record = asyncio.Event()  # also when it is lost
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore[bad-override]
         self.transport = transport
         self._handshakes.begin(self)
 

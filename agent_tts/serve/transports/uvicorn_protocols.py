@@ -147,7 +147,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     # Whether it waits for its turn to become a WebSocket.
     _is_upgrading = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore[bad-override]
         super().connection_made(transport)
         self._set_deadline()
         self.config.enter(transport)
@@ -201,7 +201,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.resume_reading()
             super().handle_websocket_upgrade()
-        self.parser = None  # type: ignore[assignment] # it holds this protocol, which is no longer needed
+        self.parser = None  # pyrefly: ignore[bad-assignment]  # it holds this protocol, which is no longer needed
 
     # Callbacks of the parser. A ValueError is answered with 400, and the connection is closed.
 
@@ -231,7 +231,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):
     @property
     def _is_parsed_again(self) -> bool:
         """Whether the request offers another protocol than WebSocket; see `_unsupported_upgrade_warning`."""
-        return bool(self.parser.should_upgrade() and not self._should_upgrade())
+        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def on_headers_complete(self) -> None:
         if self._is_parsed_again:

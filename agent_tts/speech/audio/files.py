@@ -162,7 +162,7 @@ class _Sink:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: memoryview) -> int:
         self._pieces.append(bytes(data))  # FFmpeg reuses its buffer
         return len(data)
 

@@ -40,7 +40,7 @@ class Romance(Table):
         first = rule(rf"1[º°]?({of}(?:{any_of(self.months)}))", lambda match, _: self.first + match[1])
         return (*super().dates(), first, rule(rf"(\d{{1,3}})\.?({self.ordinals})", self._ordinal))
 
-    def _ordinal(self, match: re.Match[str], _: str) -> str | None:
+    def _ordinal(self, match: re.Match[str], before: str) -> str | None:
         said = ordinal(int(match[1]), self.code)
         return re.sub(r"o\b", "a", said) if match[2][-1] in "ªa" else said
 
@@ -76,7 +76,7 @@ class French(Romance):
 
 
 def _pairs(match: re.Match[str], _: str) -> str:
-    pairs = re.findall(r"\d\d", match[0])
+    pairs: list[str] = re.findall(r"\d\d", match[0])
     return ", ".join("zéro " * (pair[0] == "0") + cardinal(int(pair), "fr") for pair in pairs)
 
 

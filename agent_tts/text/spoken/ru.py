@@ -89,7 +89,7 @@ class Russian(Table):
             rule(rf"(\d{{1,4}})-({any_of(self.endings)})", self._ordered),
         )
 
-    def date(self, day: int, month: int, year: int | None, _: str) -> str:
+    def date(self, day: int, month: int, year: int | None, before: str) -> str:
         said = f"{declined(day, 'ого')} {self.months[month - 1]}"
         return said if year is None else f"{said} {declined(year, 'ого')} года"
 

@@ -249,7 +249,7 @@ class Runs(Numerals):
         said = ("".join(self.digits(char) or char for char in group) for group in (match[0][:2], *groups))
         return self.comma.join(said)
 
-    def _equation(self, match: re.Match[str], _: str) -> str:
+    def _equation(self, match: re.Match[str], before: str) -> str:
         """5-3=2 and 2+2; 5-3 alone is a range or a score."""
         signs = {**column(self.code, "formula"), **column(self.code, "sign")}
         parts = re.findall(rf"({NUMBER})|([^\d\s]+)", match[0])

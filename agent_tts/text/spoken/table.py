@@ -386,7 +386,7 @@ class Table(Numerals):
     def half(self, noun: str, before: str) -> str | None:
         """Half of what a noun is, if the language has a word for it that agrees."""
         gender, half = self.gender_of(noun, 1), column(self.code, "mixed").get("half")
-        return f"{dict(zip('mfn', half.split('/'), strict=False))[gender]} {noun}" if gender and half else None
+        return f"{half.split('/')['mfn'.index(gender)]} {noun}" if gender and half else None
 
     def _part_of(self, part: str, unit: Noun, before: str) -> str | None:
         """1/2 l, ¼ kg, 2½ h."""

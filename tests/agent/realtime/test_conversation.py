@@ -690,7 +690,7 @@ def test_long_conversations_cost_what_their_messages_do(talk: Talk) -> None:
     last = talk.write("x")
     reference, new = {"type": "item_reference", "id": last}, {"type": "message", "role": "user"}
     for named in ([reference] * MAX_INPUT, [new] * MAX_INPUT):
-        assert work(lambda named=named: talk.send("response.create", response={"input": named})) < 200_000  # type: ignore[misc]
+        assert work(lambda named=named: talk.send("response.create", response={"input": named})) < 200_000
         assert talk.rules.response is not None
         talk.send("response.cancel")
     many = [reference] * 1_300

@@ -128,7 +128,7 @@ def test_a_text_whose_workers_are_killed_is_given_up(espeak: EspeakWorkers) -> N
         assert espeak.speak(job, time.monotonic() + 0.01) is None
         (busy,) = [each for each in espeak._workers if each.job]
         os.kill(busy._process.pid, signal.SIGKILL)
-        wait_until(lambda pid=busy._process.pid: not is_running(pid))  # type: ignore[misc]
+        wait_until(lambda pid=busy._process.pid: not is_running(pid))
         espeak.poll(time.monotonic() + 1)
     with pytest.raises(Deadly):
         espeak.speak(job, time.monotonic())
@@ -161,7 +161,7 @@ def test_a_killed_pair_of_workers_is_back_at_once(espeak: EspeakWorkers) -> None
     """26 ms on an idle machine."""
     for pid in pids(espeak):
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
+        wait_until(lambda pid=pid: not is_running(pid))
     start = time.monotonic()
     assert len(say(espeak, "hello").samples)
     assert time.monotonic() - start < 2

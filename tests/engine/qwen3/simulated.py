@@ -126,7 +126,7 @@ class Node:
         qwen3 = Qwen3(models=(Checkpoint(source=folder),), device="cpu", **small)
         settings = Settings(qwen3=qwen3, slots=slots, limits=Limits(max_frames=max_frames))
         self.engine = Qwen3Engine(settings, slots)
-        self._prepare_row, self.engine._prepare = self.engine._prepare, self._prepare  # type: ignore[method-assign]
+        self._prepare_row, self.engine._prepare = self.engine._prepare, self._prepare
         (model,) = self.engine._models
         self.device = Device(clock, model.config.talker.hidden_size)
         graphs: Any = self.device

@@ -134,7 +134,7 @@ class TestEveryPieceIsHeardToItsLastSample:
     def test_at_a_loudness(self, plain: list[NDArray[np.float64]], made: Qwen3Engine) -> None:
         made._levels = Levels()
         options = {"loudness": -30.0}
-        leveler = Levels().leveler(replace(RYAN, **options), SAMPLE_RATE)  # type: ignore[arg-type]
+        leveler = Levels().leveler(replace(RYAN, **options), SAMPLE_RATE)  # pyrefly: ignore[bad-argument-type]
         assert leveler
         for found, expected in zip(heard(made, **options), plain, strict=True):
             frames = [leveler.apply(frame) for frame in expected.astype(np.int16).reshape(-1, 1_920)]

@@ -86,7 +86,7 @@ RYAN = SpeechOptions(voice="ryan", language="en", seed=0, clean=False, sampling=
 def engine(*folders: Path, slots: int = 2, voices: Path | None = None, **settings: Any) -> Iterator[Qwen3Engine]:
     """An engine on the CPU, with these checkpoints."""
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
-    qwen3 = Qwen3(models=models, device="cpu", **{"max_model_len": 256, **settings})
+    qwen3 = Qwen3(models=models, device="cpu", **dict[str, Any](max_model_len=256) | settings)
     library = Voices(folder=str(voices or Path(*folders[:1]) / "missing"))
     made = Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots)
     try:
@@ -513,12 +513,12 @@ class TestAVoiceThatIsDrawn:
             model = made._models[0]
             said = prompts[1].prefix[-len(first.frames) :]
             frames = (*(one.codec for one in said[1:]), prompts[1].start)
-            voice = PromptVoice(None, Reference(tuple(model.tokenizer.encode(pieces[0])), frames))  # type: ignore[arg-type]
+            voice = PromptVoice(None, Reference(tuple(model.tokenizer.encode(pieces[0])), frames))  # pyrefly: ignore[bad-argument-type]
             speech, state = model.runner.model, model.runner.model.init_state(1, 256)
             run = torch.ones(1, dtype=torch.bool)
             for codes in frames:
                 before = speech.decode(state.codec, torch.tensor([codes]), run, None)
-            assert np.abs(before.numpy() * 32_767 - first.pcm[-1_920:]).max() < 4
+            assert np.abs(before.numpy() * 32_767 - first.pcm[-1_920:]).max() < 4  # pyrefly: ignore[unbound-name]
             prompt = build_prompt(
                 model.config,
                 voice,
@@ -743,7 +743,7 @@ def test_clones_of_cancelled_requests_are_not_loaded(base: tuple[Qwen3Engine, Pa
     made, voices = base
     with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
     load, begun = made._voices.load, []
-    made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)  # type: ignore[method-assign,func-returns-value]
+    made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)
     for _ in range(100):
         made.step([start_of(0, SpeechOptions("bob", seed=0))], [])
         made.step([Cancel(0)], [])

@@ -26,7 +26,7 @@ def test_all_graphs_are_captured_at_once_the_largest_first() -> None:
     told: list[tuple[int, int]] = []
     graphs: Any = SimpleNamespace(_sizes=(1, 4), _mixed=True, _prompts=object())
     graphs._capture_one = lambda size, *, prompts: captured.append((size, prompts))
-    FrameGraphs._capture(graphs, lambda *progress: told.append(progress))
+    FrameGraphs._capture(graphs, lambda done, count: told.append((done, count)))
     assert captured == [(4, True), (4, False), (1, True), (1, False), (0, True)]
     assert told == [(done, 5) for done in range(1, 6)]
 

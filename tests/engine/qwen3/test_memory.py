@@ -170,15 +170,15 @@ class Unmade:
 
     architecture = ARCHITECTURES["sm_90"]
 
-    def launched(self, *_: object) -> None:
+    def launched(self, kernel: object, arguments: object) -> None:
         pass
 
 
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Live(TorchDispatchMode):
     """Counts the bytes of the meta device that are alive, without those that were there before."""
 
     def __init__(self, before: list[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in before}
         self.now = self.most = 0
 

@@ -129,7 +129,7 @@ def test_every_flush_is_answered_after_all_text_before_it(tokenizer: Tokenizer, 
 
 def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
     """The tokens' bytes, as the vocabulary writes them, without white space."""
-    return "".join(tokenizer._pipeline.id_to_token(token) for token in tokens).translate(dict.fromkeys(map(ord, "ĠĊ")))
+    return "".join(map(str, map(tokenizer._pipeline.id_to_token, tokens))).translate(dict.fromkeys(map(ord, "ĠĊ")))
 
 
 def texts(feed: SegmentFeed) -> list[str]:

@@ -54,12 +54,12 @@ def converted(source: Path, type_: str) -> Path:
 
 
 def settings(
-    *folders: Path, type_: str = "f32", voices: Path | None = None, piece_s: float = 60, **others: Any
+    *folders: Path, type_: Any = "f32", voices: Path | None = None, piece_s: float = 60, **others: Any
 ) -> Settings:
     library = Voices(folder=str(voices or folders[0] / "missing"))
     models = tuple(Checkpoint(source=str(folder)) for folder in folders)
     qwen3 = Qwen3(models=models, device="cpu", max_model_len=512, piece_s=piece_s)
-    return Settings(**{"slots": 2, "qwen3": qwen3, "vox": Vox(type=type_), "voices": library} | others)
+    return Settings(**dict[str, Any](slots=2, qwen3=qwen3, vox=Vox(type=type_), voices=library) | others)
 
 
 @contextmanager

@@ -155,7 +155,7 @@ async def running(
     worker = PipelineWorker(Pipeline([up, *processors, down, *after]), params=params, enable_rtvi=False)
     started = asyncio.Event()
 
-    @worker.event_handler("on_pipeline_started")
+    @worker.event_handler("on_pipeline_started")  # pyrefly: ignore[untyped-function-decorator]
     async def on_pipeline_started(*_: object) -> None:
         started.set()
 

@@ -38,7 +38,7 @@ class Bench:
         waiting = list(works)
         while waiting or not all(task.done() for task in tasks):
             if waiting:
-                tasks.append(asyncio.ensure_future(waiting.pop(0)()))  # type: ignore[call-overload]
+                tasks.append(asyncio.ensure_future(waiting.pop(0)()))  # pyrefly: ignore[no-matching-overload]
             await asyncio.sleep(0)
             self.passes += 1
         for task in tasks:

@@ -197,7 +197,7 @@ async def test_characters_of_two_nodes_are_one_sum(store: Redis | Behind) -> Non
             second.ledger.spend(second.key, 800)
             await asyncio.sleep(0.001)
         for node in (first, second):
-            await until(lambda node=node: 29.4 < node.wait_s() + time.monotonic() - began < 35, 10)  # type: ignore[misc]
+            await until(lambda node=node: 29.4 < node.wait_s() + time.monotonic() - began < 35, 10)
 
 
 @pytest.mark.usefixtures("patient")

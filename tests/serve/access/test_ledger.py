@@ -162,7 +162,7 @@ def test_one_key_may_ask_for_all_that_the_engines_have_room_for(settings: dict[s
             RateLimited, match=rf"at most {rate} requests a second \(limits.requests_per_s\)"
         ) as refused:
             ledger.requests("a", 0.0, several=False)
-    again = (refused.value.retry_after_ms or 0) / 1_000
+    again = (refused.value.retry_after_ms or 0) / 1_000  # pyrefly: ignore[unbound-name]
     assert again == 1
     for _ in range(rate):
         ledger.requests("a", again, several=False)

@@ -43,7 +43,7 @@ def pcm(events: list[tts.SynthesizedAudio]) -> bytes:
 
 def words(events: list[tts.SynthesizedAudio]) -> list[str]:
     """The words for which it received times."""
-    told = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
+    told: list[str] = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, ())]
     return "".join(told).split()
 
 

@@ -71,7 +71,7 @@ class Stock:
 
     def livekit(self, kind: type[Any], **options: Any) -> Any:
         """A TTS of LiveKit's, of this class."""
-        own = {"api_key": self.key, "http_session": self.session}
+        own: dict[str, Any] = {"api_key": self.key, "http_session": self.session}
         if kind is livekit_baseten.TTS:
             own |= {"model_endpoint": f"{self.ws}/v1/audio/speech/stream", "voice": VOICE}
             return kind(**own | options)

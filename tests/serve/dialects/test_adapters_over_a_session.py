@@ -408,7 +408,7 @@ def test_what_waits_for_speech_is_translated_in_slices(kind: str, monkeypatch: p
     while peer.session.is_reading:
         peer.session.go_on()
     assert [type(command) for command in commands] == [Append] * 2 * FOLLOWING + [End]
-    assert len({command.id for command in commands}) == 1
+    assert len({command.id for command in commands}) == 1  # pyrefly: ignore[missing-attribute]
 
 
 @pytest.mark.parametrize("kind", WAITS)

@@ -66,7 +66,7 @@ def into(one: CartesiaAdapter, **fields: Any) -> list[Command]:
 
 def opening(one: CartesiaAdapter, **fields: Any) -> Message:
     """The fields with which a context is opened."""
-    opened = typed(Open, next(one.decode(json.dumps({"context_id": "a", **fields}))))
+    opened: Any = typed(Open, next(one.decode(json.dumps({"context_id": "a", **fields}))))
     return dict(opened.options)
 
 

@@ -45,7 +45,7 @@ async def test_pipecat_gets_the_reason_of_a_refusal() -> None:
         for kind in (DeepgramFluxTTSService, DeepgramTTSService):
             async with running([stock.pipecat(kind, api_key="wrong")]) as pipeline:
                 await until(lambda: bool(pipeline.errors))
-                assert "the API key is wrong" in str(pipeline.errors[0])
+                assert "the API key is wrong" in pipeline.errors[0]
 
 
 async def test_sdk_flux(stock: Stock) -> None:

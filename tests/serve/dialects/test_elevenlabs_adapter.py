@@ -64,7 +64,7 @@ def refused(adapter: MultiStreamAdapter, error: SpeechError, **fields: Any) -> l
     generator = adapter.decode(json.dumps(fields))
     command = next(generator)
     del generator
-    return hear(adapter, Failed(typed(Open, command).id, error, ends=True))
+    return hear(adapter, Failed(typed(Open, command).id, error, ends=True))  # pyrefly: ignore[bad-argument-type]
 
 
 def configured(adapter: MultiStreamAdapter) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def test_audio_is_not_paced() -> None:
     """An interrupted reply cannot be cancelled: paced, it would hold its slot for as long as it takes to say it."""
     adapter = DialogueAdapter(None, {}, Limits(), NO_DICTIONARIES)
     (update,) = adapter.begin()
-    assert update.fields["lead_ms"] is None  # type: ignore[union-attr]
+    assert update.fields["lead_ms"] is None  # pyrefly: ignore[missing-attribute]
 
 
 @pytest.mark.parametrize("second", [line("Yes.", HIGH), line("Yes.", new_turn=True)])
@@ -404,7 +404,7 @@ async def test_a_line_that_finds_no_place_cuts_the_answer() -> None:
                 return opened(*args, **kwargs)
             raise AtCapacity("full")
 
-        node.node.service.open = once  # type: ignore[method-assign]
+        node.node.service.open = once
         with pytest.raises(httpx.TransportError):
             await http.post("/v1/text-to-dialogue", json={"inputs": [line("One."), line("Two.", HIGH)]})
 

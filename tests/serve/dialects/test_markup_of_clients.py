@@ -88,7 +88,7 @@ async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
         told.extend(word for word, _ in words)
         await add(words, *args, **kwargs)
 
-    service.add_word_timestamps = keep  # type: ignore[method-assign,assignment]
+    service.add_word_timestamps = keep
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(text))
         assert not pipeline.errors

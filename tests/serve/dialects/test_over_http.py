@@ -95,7 +95,7 @@ async def test_refusals_have_the_shape_of_their_dialect_and_quote_nothing() -> N
         await other.open()
 
         async def refused(name: str, path: str, status: int, code: str | None, **request: Any) -> str:
-            answer = await client.post(path, **{"headers": KEY} | request)
+            answer = await client.post(path, **dict[str, Any](headers=KEY) | request)
             told: Any = answer.json()
             place = WAYS[name][2]
             assert answer.status_code == told.get("status_code", status) == status, (path, request)

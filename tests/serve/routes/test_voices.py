@@ -142,11 +142,11 @@ async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
         ]
         (await clone(one, ref_text="Words of nobody else.")).raise_for_status()
         vector = load_file(library / "bob" / "voice.safetensors")[f"vector_{base.vector_size}"].tobytes()
-        await until(lambda: bool(found.fronts[1].node.service.library.known))  # type: ignore[union-attr]
+        await until(lambda: bool(found.fronts[1].node.service.library.known))  # pyrefly: ignore[missing-attribute]
         assert await names(other) == ["bob"]
         assert (await other.delete("/voices/bob")).status_code == 200
         for front in found.fronts:  # each has a thread that looks
-            await until(lambda: front.node.service.library.known == ())  # type: ignore[union-attr]  # noqa: B023
+            await until(lambda: front.node.service.library.known == ())  # pyrefly: ignore[missing-attribute]  # noqa: B023
         for http in (one, other):
             assert await names(http) == []
             assert (await http.get("/voices/bob")).status_code == 404

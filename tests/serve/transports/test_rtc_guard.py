@@ -71,7 +71,7 @@ async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcP
             reply = (await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})).json()
         if ice:
             dtls = peer.connection.getTransceivers()[0].receiver.transport
-            dtls.start = lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
+            dtls.start = lambda _: asyncio.sleep(0)  # pyrefly: ignore[bad-assignment]
             await peer.accept(reply)
             await until(lambda: dtls.transport.state == "completed")
             await asyncio.sleep(0.1)  # for aiortc's task that connects
@@ -160,14 +160,14 @@ async def test_a_peer_may_send_from_a_bounded_number_of_addresses() -> None:
         data_received = request_received = lambda _, *given: received.append(given)
 
     drops: list[str] = []
-    sock = PeerSocket(Ice(), Gatherer(Ice(), DatagramQueue(flow()), drops.append))  # type: ignore[arg-type]
+    sock = PeerSocket(Ice(), Gatherer(Ice(), DatagramQueue(flow()), drops.append))  # pyrefly: ignore[bad-argument-type]
     for port in range(2 * MAX_ADDRESSES):
         check = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
         check.attributes |= {"USERNAME": "abcd:efgh", "PRIORITY": 1}
         check.add_message_integrity(b"p" * 22)
         sock.datagram_received(bytes(check), ("192.0.2.1", port))
     assert (len(received), drops) == (MAX_ADDRESSES, ["stun"] * MAX_ADDRESSES)
-    sock.datagram_received(bytes(check), ("192.0.2.1", 0))
+    sock.datagram_received(bytes(check), ("192.0.2.1", 0))  # pyrefly: ignore[unbound-name]
     assert len(received) == MAX_ADDRESSES + 1
 
 
@@ -258,7 +258,7 @@ async def test_records_of_one_datagram_all_arrive(peer: RtcPeer) -> None:
 
 async def test_a_client_whose_address_changes_is_heard_again(node: RunningNode, peer: RtcPeer) -> None:
     """A NAT has given it another port: its next connectivity check comes from there, and then its data."""
-    ice: Any = peer.connection.sctp.transport.transport._connection  # type: ignore[union-attr]
+    ice: Any = peer.connection.sctp.transport.transport._connection  # pyrefly: ignore[missing-attribute]
     before = ice._nominated[1]
     _, moved = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: StunProtocol(ice), local_addr=(before.local_candidate.host, 0)
@@ -358,7 +358,7 @@ async def test_a_microphone_is_heard_at_once_also_after_a_lost_packet(node: Runn
 @pytest.mark.parametrize("kind", ["rtp", "rtcp"])
 async def test_a_peer_has_few_sources(node: RunningNode, peer: RtcPeer, kind: str) -> None:
     """libsrtp keeps half a kilobyte for each, and searches them all for each packet; so does aiortc."""
-    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    dtls: Any = peer.connection.sctp.transport  # pyrefly: ignore[missing-attribute]
     there: Any = next(iter(node.node.peers.values()))
     inbox = there._peer.guard._inbox
     for number in range(20):
@@ -373,7 +373,7 @@ async def test_a_peer_has_few_sources(node: RunningNode, peer: RtcPeer, kind: st
 
 async def test_rtcp_that_aiortc_cannot_read_ends_its_peer(node: RunningNode, peer: RtcPeer, other: RtcPeer) -> None:
     """It would end aiortc's task with a traceback in the log."""
-    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    dtls: Any = peer.connection.sctp.transport  # pyrefly: ignore[missing-attribute]
     bandwidth = b"REMB\xc8\0\0\1"  # says that 200 sources follow
     await dtls._send_rtp(b"\x8f\xce\0\4" + bytes(8) + bandwidth)
     there: Any = node.node.peers[peer.session_id]
@@ -383,7 +383,7 @@ async def test_rtcp_that_aiortc_cannot_read_ends_its_peer(node: RunningNode, pee
 
 
 async def test_rtcp_costs_work_by_its_length(node: RunningNode, peer: RtcPeer) -> None:
-    dtls: Any = peer.connection.sctp.transport  # type: ignore[union-attr]
+    dtls: Any = peer.connection.sctp.transport  # pyrefly: ignore[missing-attribute]
     there: Any = next(iter(node.node.peers.values()))
     work = there._peer.guard._inbox.work
     work._rate = 1e-9  # nothing comes back while the machine is busy
@@ -399,7 +399,7 @@ async def test_messages_are_not_lost_on_a_channel_that_may_lose_them(node: Runni
     channel: Any = there._peer.channel
     channel._RTCDataChannel__parameters.maxRetransmits = 0
     channel._RTCDataChannel__parameters.ordered = False
-    peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
+    peer.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # pyrefly: ignore[missing-attribute]
     peer.send("ping", t=1)
     await peer.message("pong")
     assert [(chunk._max_retransmits, chunk.flags) for chunk in sctp._sent_queue] == [(None, 3)]
@@ -409,7 +409,7 @@ async def test_a_peer_that_reads_nothing_is_ended(monkeypatch: pytest.MonkeyPatc
     """Of an agent's messages nobody else counts the bytes."""
     monkeypatch.setattr(datagrams, "MAX_UNREAD", 100)
     async with running_node() as node, connected(node.url) as hostile:
-        hostile.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # type: ignore[union-attr,method-assign]
+        hostile.connection.sctp._send_sack = lambda: asyncio.sleep(0)  # pyrefly: ignore[missing-attribute]
         for number in range(150):
             hostile.send("ping", t=number)
         await until(lambda: not node.node.peers, 3)

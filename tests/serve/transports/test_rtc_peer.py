@@ -192,10 +192,10 @@ async def test_20_percent_packet_loss_changes_no_duration(peer: RtcPeer) -> None
     async def lossy(packet: object, arrival_time_ms: int) -> None:
         lost.append(lost.pop(0))
         if not lost[-1]:
-            heard.append((packet.timestamp, packet.payload))  # type: ignore[attr-defined]
-            await handle(packet, arrival_time_ms=arrival_time_ms)  # type: ignore[arg-type]
+            heard.append((packet.timestamp, packet.payload))  # pyrefly: ignore[missing-attribute]
+            await handle(packet, arrival_time_ms=arrival_time_ms)  # pyrefly: ignore[bad-argument-type]
 
-    receiver._handle_rtp_packet = lossy  # type: ignore[method-assign]
+    receiver._handle_rtp_packet = lossy
     peer.say("t1", LONG[:80], voice="tone-440")
     done = await peer.message("context.done")
     speech = [(timestamp, payload) for timestamp, payload in heard if len(payload) > 20]
@@ -401,7 +401,7 @@ async def test_a_client_that_reads_no_messages_is_dropped_and_counted_once(node:
         await client.message("session.created")
         (peer,) = node.node.peers.values()
         assert isinstance(peer, peers.RtcPeer)
-        peer._peer.channel = FullChannel()  # type: ignore[assignment]
+        peer._peer.channel = FullChannel()  # pyrefly: ignore[bad-assignment]
         for number in range(1_100):
             peer._on_message(json.dumps({"type": "ping", "t": number}))
         await until(lambda: not node.node.peers)
@@ -414,11 +414,11 @@ async def test_a_client_that_reads_some_messages_stays() -> None:
         await client.message("session.created")
         (peer,) = node.node.peers.values()
         assert isinstance(peer, peers.RtcPeer)
-        peer._peer.channel = FullChannel(bytes_per_s=10)  # type: ignore[assignment]
+        peer._peer.channel = FullChannel(bytes_per_s=10)  # pyrefly: ignore[bad-assignment]
         client.channel.send(json.dumps({"type": "session.update", "session": {}}))
         await asyncio.sleep(3.5)
         assert node.node.peers
-        peer._peer.channel = FullChannel()  # type: ignore[assignment]
+        peer._peer.channel = FullChannel()  # pyrefly: ignore[bad-assignment]
         await until(lambda: not node.node.peers, 1.0 + 3 * peers.CHECK_S)
         assert slow_consumers(node) == 1
 

@@ -147,7 +147,7 @@ async def test_a_slow_reader_is_served_and_a_stopped_one_is_cut(certificate: Cer
         answer = await asyncio.to_thread(read_slowly, address, certificate.client(), body, 100_000)
         assert answer.endswith(b"\r\n0\r\n\r\n"), len(answer)  # the end of a chunked body
         async with wire(running.ws_url, ssl=certificate.client(), rcvbuf=4_096) as dead:
-            dead.socket.transport._ssl_protocol._transport.pause_reading()  # type: ignore[attr-defined] # the other reads ahead
+            dead.socket.transport._ssl_protocol._transport.pause_reading()  # pyrefly: ignore[missing-attribute]  # the other reads ahead
             await dead.say("t", "a long text " * 30, lead_ms=None, timestamps="none")
             await until(lambda: running.node.service.speaking == 1)
             await until(lambda: running.node.service.speaking == 0, 8 * WRITE_S)

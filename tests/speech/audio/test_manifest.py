@@ -62,7 +62,7 @@ async def test_a_file_is_signed_where_a_request_wants_it(tmp_path: Path) -> None
             changed[144 if format == "wav" else -200] ^= 1  # a WAV file ends with the manifest
             assert read(bytes(changed), format)["validation_state"] == "Invalid"
         for wrong in ({"response_format": "opus"}, {"stream_format": "sse"}):
-            refused = await http.post("/v1/audio/speech", json=body | {"response_format": "wav"} | wrong)
+            refused = await http.post("/v1/audio/speech", json=body | {"response_format": "wav"} | wrong)  # pyrefly: ignore[unbound-name]
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "c2pa")
 
 

@@ -18,7 +18,7 @@ def decode(packets: list[bytes]) -> NDArray[np.int16]:
     """48 kHz pcm of packets, decoded without any other information."""
     codec = typed(av.AudioCodecContext, av.CodecContext.create("libopus", "r"))
     codec.sample_rate, codec.layout = 48_000, "mono"
-    return np.concatenate(
+    return np.concatenate(  # pyrefly: ignore[bad-return]
         [frame.to_ndarray().reshape(-1) for packet in packets for frame in codec.decode(av.Packet(packet))]
     )
 

@@ -42,7 +42,7 @@ def decode(payload: bytes, encoding: PcmEncoding, rate: int) -> NDArray[np.int16
         return (np.frombuffer(payload, "<f4") * 32_768).astype(np.int16)
     codec = typed(av.AudioCodecContext, av.CodecContext.create(f"pcm_{encoding}", "r"))
     codec.sample_rate, codec.layout = rate, "mono"
-    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in codec.decode(av.Packet(payload))])
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in codec.decode(av.Packet(payload))])  # pyrefly: ignore[bad-return]
 
 
 @pytest.mark.parametrize("rate", RATES)
