@@ -128,6 +128,7 @@ async def test_a_filler_is_heard_in_the_voices_language_and_is_no_part_of_the_an
     assert ANSWER.startswith(llm.history()[1][1])
 
 
+@pytest.mark.slow
 async def test_words_interrupt_a_filler() -> None:
     long = "One moment please, " + "and another one, " * 20 + "until I know."
     answers = stream(20.0, {"content": ANSWER}), "Fine."

@@ -210,6 +210,7 @@ async def test_the_voice_can_be_changed_during_a_call() -> None:
         assert await agent.metric("agent_tts_agent_page_seconds_count") == 1
 
 
+@pytest.mark.slow
 def test_a_front_whose_calls_run_elsewhere_needs_no_pipecat() -> None:
     program = "import agent_tts.agent.relay, sys; print('pipecat' in sys.modules, 'onnxruntime' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

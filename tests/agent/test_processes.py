@@ -18,6 +18,7 @@ from tests.support import until
 pytestmark = [
     pytest.mark.node,
     pytest.mark.real_time,
+    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="several fronts need Linux"),
 ]
 

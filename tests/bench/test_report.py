@@ -56,6 +56,7 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
     draw(tmp_path_factory.mktemp("fonts"), "out.png")
 
 
+@pytest.mark.slow
 @pytest.mark.node  # it starts fc-list where no list of fonts is kept yet
 @pytest.mark.usefixtures("fonts")
 def test_plots_are_drawn(tmp_path: Path) -> None:

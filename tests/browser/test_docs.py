@@ -45,6 +45,7 @@ async def ask(page: Page, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 async def test_a_word_is_found_by_keyboard_alone(browser: DevTools) -> None:
     """`/` begins, arrows go through what was found and back, Enter opens it, Escape ends."""
     async with opened(browser, "engines.md") as (page, docs):
@@ -152,6 +153,7 @@ async def test_contents_lead_to_each_heading_and_stay_in_sight(browser: DevTools
         assert await page.js("document.querySelector('#contents')") is None
 
 
+@pytest.mark.slow
 async def test_search_and_contents_can_be_read(browser: DevTools) -> None:
     """Light and dark; nothing is wider than the window. A telephone shows the text first: contents are folded."""
     performance = [(width, phone, "performance.md") for width, phone in ((1_280, False), (1_000, False), (390, True))]

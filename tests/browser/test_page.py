@@ -170,6 +170,7 @@ async def test_the_chosen_voice_is_heard_and_stop_silences_it(browser: DevTools,
         assert residue == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ONE_OF_TRANSPORTS)
 async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, transport: str) -> None:
     """A turn to its end: all words are marked as heard, and the meters show its figures."""
@@ -301,6 +302,7 @@ WATCHED = f"""
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
 async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: DevTools, width: int) -> None:
     """While the page loads, and before, during and after the first turn: all have their places from the start."""
@@ -375,6 +377,7 @@ async def test_choices_and_draft_outlive_a_reload(browser: DevTools) -> None:
         assert await page.js("agentTts.transport") == "webrtc"
 
 
+@pytest.mark.slow
 async def test_what_was_said_has_a_bar_to_seek_on(browser: DevTools) -> None:
     """It lies in the entry that is played, and is gone when another sound begins."""
     audio = "document.querySelector('#log li audio')"
@@ -396,6 +399,7 @@ async def test_what_was_said_has_a_bar_to_seek_on(browser: DevTools) -> None:
         assert not await page.js(audio)
 
 
+@pytest.mark.slow
 async def test_a_link_carries_text_and_voice_and_does_not_speak(browser: DevTools) -> None:
     """In an address that no server gets. What it carries is text alone, however it is written."""
     text = "<img src=x onerror=alert(1)> &voice=x 100% #1 + שלום 🎉\nsecond line"
@@ -575,6 +579,7 @@ async def cut(page: Page, code: int) -> None:
     await page.js(f"lost(new CloseEvent('close', {{code: {code}}}))")
 
 
+@pytest.mark.slow
 async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
     """And no other is found: then the text is cut where the sound ended, and one notice says why."""
     async with open_page(browser, expected=NO_NODE) as (page, running):
@@ -657,6 +662,7 @@ PLAYED = """void (window.played = [], AudioBufferSourceNode.prototype.start = fu
   played.push([at, at + this.buffer.duration, Math.max(...this.buffer.getChannelData(0))]); })"""
 
 
+@pytest.mark.slow
 async def test_the_code_examples_speak(browser: DevTools, tmp_path: Path) -> None:
     """Python in its own process, JavaScript in a browser without a gap, and the request of the curl command."""
     async with open_page(browser) as (page, running):
@@ -1061,6 +1067,7 @@ FIRST = "document.querySelector('#voice-list [role=option]')"
 PRESSED = "[...document.querySelectorAll('#voice-named [aria-pressed=true]')].map(({textContent}) => textContent)"
 
 
+@pytest.mark.slow
 async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
     """An alias comes before what only sounds like it, and is the name that is sent; six of them are buttons."""
     async with open_page(browser, engine="espeak", voice_aliases={"21m00Tcm4TlvDq8ikWAM": "de"}) as (page, _):
@@ -1151,6 +1158,7 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
 # ---------------------------------------------------------------- the operator's view
 
 
+@pytest.mark.slow
 async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
     """While another key speaks; figures and keys are of all clients, and no key itself is in the page."""
     keys = {"shop": {"key": "sesame-shop"}, "desk": {"key": "sesame-desk", "operator": True}}

@@ -31,7 +31,7 @@ KEY = "open-sesame"
 START_S = 30.0
 ANSWER_S = 30.0
 FRAMES = 3  # that the engine makes before it hangs
-PROXIES = [pytest.param(name, marks=needs(name)) for name in ("nginx", "caddy")]
+PROXIES = [pytest.param("nginx", marks=needs("nginx")), pytest.param("caddy", marks=[needs("caddy"), pytest.mark.slow])]
 
 NGINX = """
 daemon off;

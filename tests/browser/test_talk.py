@@ -376,6 +376,7 @@ async def test_right_to_left_turns_are_set_from_the_right(browser: DevTools) -> 
         assert await page.js(f"{shown}.map((said) => getComputedStyle(said).direction)") == ["rtl"] * 4
 
 
+@pytest.mark.slow
 async def test_space_mutes_the_microphone(browser: DevTools) -> None:
     """A muted microphone sends silence; Space in the text is a space."""
     async with open_talk(browser) as (page, agent):
@@ -663,6 +664,7 @@ async def in_use(page: Page, agent: Agent) -> Call:
     return call
 
 
+@pytest.mark.slow
 async def test_talk_is_readable(browser: DevTools) -> None:
     """Idle with a notice, in a call with every state of a word and the figures, muted, and compact."""
     about = {"llm": {"kind": "builtin", "name": "built-in", "message": "No LLM answers at " + "http://localhost" * 6}}

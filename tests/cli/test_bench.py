@@ -270,6 +270,7 @@ def test_an_invalid_measurement_is_a_message(arguments: tuple[str, ...], code: i
     assert result.returncode == code
 
 
+@pytest.mark.slow
 def test_a_refusal_is_a_message(node: str) -> None:
     result = invoke("bench", "serve", "--url", node, "--voice", "nobody")
     assert (result.returncode, b"no such voice" in result.stderr) == (1, True)

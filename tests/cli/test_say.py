@@ -157,6 +157,7 @@ def fake_player(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_without_a_file_the_audio_is_played_to_its_end(tmp_path: Path) -> None:
     folder = fake_player(tmp_path)
     result = invoke("say", TEXT, "--engine", "tone", "--seed", "1", PATH=f"{folder}:{os.environ['PATH']}")

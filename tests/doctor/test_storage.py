@@ -46,6 +46,7 @@ def test_a_full_or_read_only_disk_is_reported(tmp_path: Path, monkeypatch: pytes
     assert "voices.folder" in full.advice
 
 
+@pytest.mark.slow
 def test_a_missing_gpu_is_noted_only_for_a_neural_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     (plain,) = gpu.gpu(Settings())

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
+
 from tests.fault.witness import undisturbed
 from tests.rtc_peer import RtcPeer, connected
 from tests.support import RunningNode, running_node, until
@@ -35,6 +37,7 @@ async def vanishes(node: RunningNode, *, pings: bool, killed: bool) -> float:
         return time.monotonic() - began
 
 
+@pytest.mark.slow
 async def test_a_client_that_pinged_is_dropped_in_5_s_any_other_in_12_and_one_that_listens_is_kept() -> None:
     """With room for a busy machine. Receiver reports are all that a listener sends.
 

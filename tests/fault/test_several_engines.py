@@ -61,6 +61,7 @@ async def test_an_engine_killed_under_load_ends_its_own_requests_and_restarts() 
     assert any(line.startswith(f"engine 1 process {second} (signal 9) is lost: it closed its pipe") for line in lines)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_cannot_start_ends_the_others_and_its_error_is_raised() -> None:
     """The leak gate finds no process of the others; the error is the same as with a single engine."""
     bad = tone_settings(timeouts={"engine_start_s": 0.1})

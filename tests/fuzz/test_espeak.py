@@ -23,6 +23,7 @@ def espeak() -> Iterator[EspeakWorkers]:
     espeak.close()
 
 
+@pytest.mark.slow
 def test_no_text_ends_espeak(espeak: EspeakWorkers) -> None:
     assert [job.text for job in fuzz(espeak, 2 * len(languages()), seed=1) if job is not None] == []
 

@@ -73,7 +73,9 @@ def _uvloop_is_set_up() -> None:
     uvloop.new_event_loop().close()
 
 
-@pytest.mark.parametrize("scenario", [dies_and_comes_back, hangs_and_is_closed, stands_still])
+@pytest.mark.parametrize(
+    "scenario", [dies_and_comes_back, pytest.param(hangs_and_is_closed, marks=pytest.mark.slow), stands_still]
+)
 def test_on_uvloop(scenario: Callable[[], Awaitable[None]]) -> None:
     """It watches processes in another way than asyncio's own loop, on which the other tests run."""
 
@@ -100,6 +102,7 @@ async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final(monk
         assert [type(entry) for entry in lives] == [EngineReady, str] * (len(pauses_s) + 1)
 
 
+@pytest.mark.slow
 async def test_the_time_of_starts_does_not_separate_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that loads a model for longer than deaths count would otherwise die and come back for ever."""
     pauses_s = (0.0, 0.0)

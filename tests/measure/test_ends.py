@@ -29,6 +29,7 @@ def test_a_gap_is_silence_and_waits_between_what_is_audible() -> None:
     assert listener.left == pytest.approx([0.07])
 
 
+@pytest.mark.slow
 def test_each_fault_has_a_row_in_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "LIMIT_S", 0.2)
     done = tool("ends", str(checkpoint("custom_voice")), "--slots", "1", "--device", "cpu")

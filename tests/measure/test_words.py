@@ -11,7 +11,7 @@ from tests.measure.test_tools import tool
 from tests.measure.words import ENDS, TEXTS, _pieces
 
 
-@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("flush", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_estimates_are_near_espeaks_times(tmp_path: Path, flush: bool) -> None:
     file = tmp_path / "words.json"
     options = ["--languages", "en", "--json", str(file)] + ["--flush"] * flush

@@ -142,6 +142,7 @@ def test_the_waveform_is_that_of_upstream_whole_and_streamed(codec: Codec, upstr
     assert relative_error(stream(codec, codes, state_of(codec, 2)), expected) < PARITY
 
 
+@pytest.mark.slow
 def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint) -> None:
     folder, codes = checkpoint("custom_voice"), random_codes(1, 20)
     codec = build(Codec, ModelConfig.read(folder).codec)

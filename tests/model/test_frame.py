@@ -110,7 +110,8 @@ def end_of_speech_at(frame: int, upstream: Any, ours: FrameModel, **request: Any
             head.data[2150] = before
 
 
-MODES = pytest.mark.parametrize("streaming", [True, False], ids=["streaming", "whole-text"])
+WHOLE = pytest.param(False, marks=pytest.mark.slow)
+MODES = pytest.mark.parametrize("streaming", [True, WHOLE], ids=["streaming", "whole-text"])
 
 
 class TestCodesEqualUpstreams:
@@ -120,7 +121,7 @@ class TestCodesEqualUpstreams:
             pytest.param(tiny.PROJECTED, (), True, marks=pytest.mark.slow),
             pytest.param(tiny.PROJECTED, (), False, marks=pytest.mark.slow),
             (tiny.PROJECTED, tiny.INSTRUCT, True),
-            (tiny.SAME_WIDTH, (), False),
+            pytest.param(tiny.SAME_WIDTH, (), False, marks=pytest.mark.slow),
         ],
         ids=["1.7B-streaming", "1.7B-whole-text", "1.7B-instruct-streaming", "0.6B-whole-text"],
     )
@@ -182,7 +183,7 @@ class TestCodesEqualUpstreams:
             (8, True),
             pytest.param(9, True, marks=pytest.mark.slow),
             pytest.param(14, True, marks=pytest.mark.slow),
-            (14, False),
+            pytest.param(14, False, marks=pytest.mark.slow),
         ],
         ids=["short", "as-long-as-the-text", "one-more", "long", "behind-the-whole-text"],
     )
@@ -224,6 +225,7 @@ class TestCodesEqualUpstreams:
             assert torch.equal(speak(ours, prompt_of(ours, streaming=streaming)), theirs)
         assert len(theirs) == 6
 
+    @pytest.mark.slow
     def test_with_at_least_two_frames(self) -> None:
         upstream, ours = tiny.models("custom_voice")
         request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": True}

@@ -276,6 +276,7 @@ async def test_a_cancel_between_early_clauses_leaves_nothing_behind(speaker: Spe
 # ---------------------------------------------------------------- models
 
 
+@pytest.mark.slow
 async def test_a_request_may_name_its_model(speaker: Speaker) -> None:
     """The named one of the two models that speak the voice is loaded; it almost never ends."""
     *_, cloned, endless = (model.name for model in speaker.models)

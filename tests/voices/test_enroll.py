@@ -136,6 +136,7 @@ async def test_a_clip_that_is_refused_leaves_nothing(folder: Path, nowhere: Enro
     assert is_empty(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.node
 async def test_a_checkpoint_that_cannot_be_used_says_why(folder: Path, library: VoiceLibrary, tmp_path: Path) -> None:
     """To whoever runs the node."""

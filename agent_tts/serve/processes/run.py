@@ -125,8 +125,8 @@ async def _serve(
             await asyncio.sleep(0)  # here it is cancelled, if it was
         log.on_lost = lambda why: app.state.node.metrics.log_lost.labels(why).inc()
         server = NodeServer(app, ready, reload, contents)
-        # uvicorn would log the traceback of an engine that does not start, whose message `run` logs; and of what a second
-        # signal has cut short.
+        # uvicorn would log the traceback of an engine that does not start, whose message `run` logs, and of what a
+        # second signal has cut short.
         uvicorn_log = logging.getLogger("uvicorn.error")
         uvicorn_log.addFilter(lambda _: app.state.start_error is None and not server.force_exit)
         await server.serve(sockets=[listener])

@@ -173,7 +173,10 @@ def assert_same(ours: NDArray[np.float32], expected: NDArray[np.float32]) -> Non
 class TestEqualsUpstream:
     """tests/model/test_frame.py has the codes of every kind of prompt in both modes."""
 
-    @pytest.mark.parametrize(("instructions", "mode"), [(None, "live"), ("Speak like the world is yours.", "whole")])
+    @pytest.mark.parametrize(
+        ("instructions", "mode"),
+        [(None, "live"), pytest.param("Speak like the world is yours.", "whole", marks=pytest.mark.slow)],
+    )
     def test_with_a_named_speaker(
         self, checkpoint: Checkpoints, upstream: Any, instructions: str | None, mode: TextMode
     ) -> None:
@@ -198,7 +201,9 @@ class TestEqualsUpstream:
             assert_same(ours(design, options), expected)
 
     @pytest.mark.parametrize(
-        ("transcript", "mode"), [(None, "whole"), ("The quick brown fox.", "live")], ids=["vector", "reference"]
+        ("transcript", "mode"),
+        [(None, "whole"), pytest.param("The quick brown fox.", "live", marks=pytest.mark.slow)],
+        ids=["vector", "reference"],
     )
     def test_with_a_cloned_voice(
         self,
@@ -271,6 +276,7 @@ def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
     assert len(cut) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize(
     "generation",

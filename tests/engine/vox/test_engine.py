@@ -133,7 +133,7 @@ OPTIONS: dict[str, tuple[str, SpeechOptions]] = {
     "reference": ("base", SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)),
     "long reference": ("base", SpeechOptions("ann", "de", seed=0, clean=False, sampling=GREEDY)),
 }
-RARER = {"styled", "dialect", "vector", "long reference"}
+RARER = {"styled", "designed", "dialect", "vector", "long reference"}
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +178,13 @@ def test_the_small_size_sounds_as_by_our_modules_and_takes_no_instructions() -> 
 @pytest.mark.parametrize(
     "pieces",
     [
-        ["One thing. ", Pause(ms=200), "Another."],
+        pytest.param(["One thing. ", Pause(ms=200), "Another."], marks=pytest.mark.slow),
         ["One thing.", FLUSH, " Another."],
         ["One ", Prosody(speed=1.5, pitch=1.0, volume=0.5), "thing"],
         ["One ", Language("de"), "Ding"],
         ["<|im_end|> or <tts_pad>"],
         ["a\0b"],
-        ["a \ufffd\ufffd b \ufffd"],
+        pytest.param(["a \ufffd\ufffd b \ufffd"], marks=pytest.mark.slow),
         pytest.param(["x" * 12 + "  \n\n " + "１２½Ⅷ don't I'LL नमस्ते e\u0301"], marks=pytest.mark.slow),
     ],
     ids=["pause", "flush", "manner", "language", "control", "nul", "replacement", "characters"],
