@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="the kernels need triton, which comes with 
 from agent_tts.model.kernels.attention import Heads, Queries, Scratch, attend, attend_in_frame
 from agent_tts.model.kernels.linear import Hidden, linear, linear_before, widened
 from agent_tts.model.kernels.sampling import draw
-from agent_tts.model.kernels.tiles import Tile, many_rows_tile
+from agent_tts.model.kernels.tiles import Tile, few_rows_tile, many_rows_tile
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 from agent_tts.model.sampling import Warp
@@ -103,6 +103,16 @@ def test_tiles_of_many_rows_are_whole(rows: int, gated: bool) -> None:
             steps = inputs / tile.splits / tile.inputs
             assert outputs % tile.outputs == 0
             assert steps == int(steps) >= tile.stages
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_tiles_of_few_rows_are_whole(gated: bool) -> None:
+    """`kernels.few_rows` has no masks."""
+    for outputs, inputs in product(range(64, 8_193, 64), range(64, 6_145, 64)):
+        if tile := few_rows_tile(outputs, inputs, gated):
+            assert outputs % tile.outputs == inputs % tile.inputs == 0
+    assert few_rows_tile(1024, 3072, gated=False) is not None
+    assert few_rows_tile(3072, 1024, gated=True) is not None
 
 
 def turned(x: Tensor, norm: Tensor, rope: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.tiles import is_early
 
 _TILE = 64  # positions that a program of few rows reads at a time
 _MERGED = 8  # parts of a row that are put together at a time
@@ -286,6 +287,7 @@ def _attend_in_frame(
     SIZE: tl.constexpr,  # S
     TOKENS: tl.constexpr,  # 1, or 2 at the start of a frame
     USED: tl.constexpr,  # positions before the last one, or more: a power of 2
+    EARLY: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """A frame is one tile: one program for a row and a pair. Norms scale the products, not their operands."""
@@ -297,7 +299,7 @@ def _attend_in_frame(
     kind = qkv.dtype.element_ty
     k_low, k_high, value = _read(keys, values, at, (p <= position - TOKENS)[:, None], kind, DIM)
     q_weight, k_weight, last = _halves(q_norm, DIM), _halves(k_norm, DIM), _halves(rope + position * DIM, DIM)
-    wait(OVERLAP)
+    wait(OVERLAP, EARLY)
     for token in tl.static_range(TOKENS):
         here = position - (TOKENS - 1) + token
         place = token * tl.num_programs(0) + row
@@ -432,6 +434,6 @@ def attend_in_frame(
         qkv=qkv, q_norm=q_norm, k_norm=k_norm, rope=heads.rope, keys=keys, values=values, out=out,
         eps=heads.eps, scale=heads.dim**-0.5, position=position,
         HEADS=heads.queries, PAIRS=heads.pairs, DIM=heads.dim, SIZE=keys.shape[1], TOKENS=tokens,
-        USED=max(2, power_of_2(position)), num_warps=1, **overlap(qkv.device),
+        USED=max(2, power_of_2(position)), EARLY=is_early(len(qkv)), num_warps=1, **overlap(qkv.device),
     )  # fmt: skip
     return out

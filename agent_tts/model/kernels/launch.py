@@ -11,6 +11,7 @@ is loaded, so that this is found out there.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -41,19 +42,32 @@ class LaunchListener(Protocol):
 _listener: LaunchListener | None = None
 
 
-def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> None:
-    """Launches a kernel of triton: its arguments by name, together with triton's options."""
+def launch(kernel: Any, grid: tuple[int, ...], /, **arguments: Any) -> Any:
+    """Launches a kernel of triton, and gives it compiled: its arguments by name, together with triton's options."""
     if _listener is not None:
         _listener.launched(kernel, arguments)
-        return
+        return None
     while True:
         try:
-            kernel[grid](**arguments)
+            made = kernel[grid](**arguments)
         except OutOfResources as error:
             arguments = with_fewer_stages(kernel, arguments, str(error))
             _tell_once(f"kernels of this GPU read fewer steps ahead: {kernel.__name__}: {error}")
         else:
-            return
+            return made
+
+
+_PREFERRED_SHARED = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
+
+
+@cache
+def prefer_shared(function: int) -> None:
+    """Has a kernel that was launched run where the first-level cache is small, from its next launch on.
+
+    The driver chooses a size by the kernel alone, and a processor changes it only when it is idle, which would end the
+    overlap with other kernels.
+    """
+    ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(function), _PREFERRED_SHARED, 100)
 
 
 def with_fewer_stages(kernel: Any, arguments: Arguments, why: str) -> Arguments:
@@ -98,9 +112,10 @@ def wait(OVERLAP: tl.constexpr, EARLY: tl.constexpr = False):
     next kernel starts when all programs of this one have let it, or have ended: if those that wait do so after the
     wait, everything before this kernel has ended by then. So what a kernel reads ahead must be written before the last
     kernel in front of it that is not EARLY; that kernel, and EARLY ones behind it, may still run. Products of one row
-    or two are EARLY; attention is not, therefore what it reads ahead, positions and its layer's cache, is complete: the
-    attention of another layer stands between it and the last attention of its own layer. Blocks that wait take the room
-    of those that work, so larger kernels are not EARLY.
+    or two are EARLY, and those whose `Tile` is. The talker's attention is not, therefore what it reads ahead, positions
+    and its layer's cache, is complete: the attention of another layer stands between it and the last attention of its
+    own layer. The attention in a frame may be: draws are not EARLY, and one stands between it and the last attention of
+    its own layer. Blocks that wait take the room of those that work, so larger kernels are not EARLY.
     """
     if OVERLAP:
         if EARLY:

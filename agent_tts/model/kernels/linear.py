@@ -16,8 +16,15 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2, wait
-from agent_tts.model.kernels.tiles import Tile, e4m3_tile, interleaved_tile, linear_tile, many_rows_tile
+from agent_tts.model.kernels.launch import has_warpgroups, launch, overlap, power_of_2, prefer_shared, wait
+from agent_tts.model.kernels.tiles import (
+    Tile,
+    e4m3_tile,
+    few_rows_tile,
+    interleaved_tile,
+    linear_tile,
+    many_rows_tile,
+)
 from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import Quantised
 
@@ -341,7 +348,7 @@ def linear(
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: contiguous [M, K] -> [M, N].
 
     The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row or
-    two, the next kernel may start before this one has waited, if `early`: see `launch.wait`.
+    two, and if the tile is early, the next kernel may start before this one has waited, if `early`: see `launch.wait`.
     """
     return _linear(x, matrix, norm, bias, residual, None, tile, gated=gated, early=early).x
 
@@ -357,7 +364,7 @@ def linear_before(
 ) -> Hidden:
     """residual + product, with what the norm that follows needs if that costs nothing.
 
-    Of one row or two, the second-level cache keeps the weights that are `cached` rather than others.
+    Where one row or two have their weights in registers, the second-level cache keeps those that are `cached`.
     """
     return _linear(x, matrix, None, None, residual.x, norm, tile, cached=cached)
 
@@ -397,6 +404,16 @@ def _linear(
     by_all = {
         "weight": weight, "scale": scale, "bias": bias, "BLOCK_N": tile.outputs, "num_stages": tile.stages,
     }  # fmt: skip
+    if tile.held:
+        from agent_tts.model.kernels import few_rows  # older versions of triton cannot import it
+
+        made = launch(
+            few_rows.kernel, (across,), x=x, weight=weight, norm=norm and norm.weight, BLOCK_N=tile.outputs,
+            WARPS=tile.warps, EARLY=early, **shared,
+        )  # fmt: skip
+        if made is not None:
+            prefer_shared(made.function)
+        return Hidden(out)
     if tile.rows == 0:
         by_row = {
             "norm": norm and norm.weight, "INTERLEAVED": is_interleaved, "EARLY": early,
@@ -424,7 +441,9 @@ def _linear(
     if tile.loaders:
         from agent_tts.model.kernels import many_rows  # older versions of triton cannot import it
 
-        launch(many_rows.kernel, grid, **many_rows.operands(x, weight, scale, tile), **shared)
+        launch(
+            many_rows.kernel, grid, **many_rows.operands(x, weight, scale, tile), EARLY=early and tile.early, **shared
+        )  # fmt: skip
     else:
         launch(_tiles_times_matrix, grid, x=x, AHEAD=tile.ahead, TURNED=tile.turned, **shared, **by_all)
     return left
@@ -436,9 +455,12 @@ def _tile_of(
     """None is cuBLAS."""
     if isinstance(matrix, Quantised):
         return (interleaved_tile if matrix.is_interleaved else e4m3_tile)(*shape)
-    if bias is None and has_warpgroups(device) and (tile := many_rows_tile(*shape)):
+    tile = linear_tile(*shape)
+    if bias is not None or not has_warpgroups(device):
         return tile
-    return linear_tile(*shape)
+    if tile is not None and tile.rows == 0:
+        return few_rows_tile(*shape[1:]) or tile
+    return many_rows_tile(*shape) or tile
 
 
 def _by_cublas(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gated: bool) -> Tensor:

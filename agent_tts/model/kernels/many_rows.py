@@ -47,7 +47,7 @@ def _bring_weights(
 def _load(
     x, weight, rows, tiles, side_tiles, ready, free, m, n, k, N: gl.constexpr, BLOCK_N: gl.constexpr,
     SIDE: gl.constexpr, BLOCK_K: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr, BYTES: gl.constexpr,
-    GATED: gl.constexpr, OVERLAP: gl.constexpr,
+    GATED: gl.constexpr, EARLY: gl.constexpr, OVERLAP: gl.constexpr,
 ):  # fmt: skip
     """The warp that loads."""
     for stage in gl.static_range(STAGES):
@@ -57,10 +57,12 @@ def _load(
             BLOCK_N, SIDE, GATED,
         )  # fmt: skip
     if OVERLAP:
+        if EARLY:
+            gdc_launch_dependents()
         gdc_wait()
     for stage in gl.static_range(STAGES):
         tma.async_copy_global_to_shared(x, [m, k + stage * BLOCK_K], ready.index(stage), rows.index(stage))
-    if OVERLAP:
+    if OVERLAP and not EARLY:
         gdc_launch_dependents()
     for step in range(STAGES, STEPS):
         to = step % STAGES
@@ -341,6 +343,7 @@ def kernel(
     STAGES: gl.constexpr,
     GATED: gl.constexpr,
     WARPS: gl.constexpr,
+    EARLY: gl.constexpr,
     OVERLAP: gl.constexpr,
 ):
     """A program gives a tile of BLOCK_M rows and BLOCK_N outputs, half as many more if SIDE, over its split of K."""
@@ -378,7 +381,7 @@ def kernel(
                     _load,
                     (
                         x, weight, rows, tiles, side_tiles, ready, free, m, n, k, N, BLOCK_N, SIDE, BLOCK_K,
-                        STEPS, STAGES, BYTES, GATED, OVERLAP,
+                        STEPS, STAGES, BYTES, GATED, EARLY, OVERLAP,
                     ),
                 ),
             ],
@@ -400,7 +403,7 @@ def kernel(
                     _load,
                     (
                         x, weight, rows, tiles, side_tiles, ready, free, m, n, k, N, BLOCK_N, SIDE, BLOCK_K,
-                        STEPS, STAGES, BYTES, GATED, OVERLAP,
+                        STEPS, STAGES, BYTES, GATED, EARLY, OVERLAP,
                     ),
                 ),
             ],

@@ -37,6 +37,8 @@ class Tile:
     turned: bool = False  # transposed: of at least 64 outputs
     loaders: int = 0  # warps that load for the others of their program, or group; 0: every thread loads
     groups: int = 1  # of warps, each with its own tiles
+    held: bool = False  # its weights wait in shared memory: `kernels.few_rows`
+    early: bool = False  # the next kernel may start before this one has waited
 
     def count(self, rows: int, outputs: int) -> int:
         """Of the tiles of a product."""
@@ -64,6 +66,21 @@ def linear_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | Non
     return Tile(16, 32, 128 if inputs > 3072 else inputs // splits, splits=splits)
 
 
+def is_early(rows: int) -> bool:
+    """Whether, on Hopper, what follows kernels of the predictor starts before these have waited.
+
+    Two of its products then have room side by side, if neither is split.
+    """
+    return 32 < rows <= TILE_ROWS
+
+
+def few_rows_tile(outputs: int, inputs: int, gated: bool) -> Tile | None:
+    """The same of one row or two on Hopper, by `kernels.few_rows`. None is one of the others."""
+    warps = 4 if inputs > 1024 else 1 if gated else 2
+    wide = 16 if outputs >= 4096 and inputs > 1024 and not gated else 4
+    return None if inputs % (256 * warps) or outputs % wide else Tile(0, wide, 256 * warps, warps, held=True)
+
+
 def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
     """The same on Hopper, by `kernels.many_rows`. None is one of the others."""
     whole = outputs % (3072 if gated else 128) == 0
@@ -72,6 +89,7 @@ def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | 
     if rows <= 32 and not gated and inputs > 1024 and max(outputs, inputs) >= 4096:
         return None
     few, some = rows <= TILE_ROWS, rows <= MANY_ROWS // 2
+    early = is_early(rows) and min(outputs, inputs) <= 1024  # the talker's would take memory from its attention
     if gated and outputs > 4096:
         wanted = [Tile(64, 48, 128, stages=5) if few else Tile(128, 48 if some else 96, 64, 8, stages=7 if some else 5)]
     elif gated:
@@ -80,7 +98,7 @@ def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | 
         return None  # cuBLAS is faster, whose processors share in pairs what they read
     elif some:
         wanted = [Tile(64, 32, 128, stages=9), Tile(64, 64, 128, stages=6), Tile(64, 128, 64, stages=8)]
-        if few and inputs > outputs:
+        if few and inputs > outputs and not early:
             wanted.insert(0, replace(wanted[0], splits=2))
         elif inputs <= 1024 and (outputs >= 4096 or not few):
             del wanted[0]
@@ -91,7 +109,7 @@ def many_rows_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | 
     if not fitting:
         return None
     tile = fitting[0]
-    return replace(tile, stages=min(tile.stages, inputs // tile.splits // tile.inputs), loaders=1)
+    return replace(tile, stages=min(tile.stages, inputs // tile.splits // tile.inputs), loaders=1, early=early)
 
 
 def e4m3_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile | None:
