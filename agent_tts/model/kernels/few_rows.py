@@ -50,7 +50,7 @@ def kernel(
     scales = ()
     if norm is not None:
         for part in gl.static_range(PARTS):
-            scales += (gl.load(norm + part * BLOCK_K + k),)  # type: ignore[assignment]
+            scales += (gl.load(norm + part * BLOCK_K + k),)
     if OVERLAP:
         if EARLY:
             gdc_launch_dependents()
