@@ -18,7 +18,7 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar, TypeVarTuple
@@ -106,6 +106,9 @@ def install() -> None:
     time.monotonic = time.perf_counter = monotonic
     time.monotonic_ns = time.perf_counter_ns = monotonic_ns
     time.time, time.sleep = wall_clock, sleep  # noqa: TID251
+    from anyio import to_thread
+
+    to_thread.run_sync = _counted(to_thread.run_sync)
 
 
 @contextmanager
@@ -236,6 +239,23 @@ class JumpingEventLoop(asyncio.SelectorEventLoop):
 
     def _returned(self, _: asyncio.Future[Any]) -> None:
         self._jumping.in_threads -= 1
+
+
+def _counted(run_sync: Callable[..., Awaitable[Any]]) -> Any:
+    """`anyio.to_thread.run_sync`, by which files are served: an event loop waits for its threads as for its own."""
+
+    async def run(*args: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, JumpingEventLoop):
+            return await run_sync(*args, **options)
+        jumping = loop._jumping
+        jumping.in_threads += 1
+        try:
+            return await run_sync(*args, **options)
+        finally:
+            jumping.in_threads -= 1
+
+    return run
 
 
 class Policy(asyncio.DefaultEventLoopPolicy):
