@@ -467,6 +467,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.real_time
 async def test_the_first_call_imports_nothing() -> None:

@@ -257,6 +257,7 @@ async def test_the_natural_voice_is_named_with_who_speaks_the_rest(browser: DevT
 # ---------------------------------------------------------------- text
 
 
+@pytest.mark.slow
 async def test_text_is_streamed_as_an_llm_writes_it(browser: DevTools) -> None:
     """Speech starts long before the text is complete, and the sent text equals the written one."""
     async with open_page(browser) as (page, _):

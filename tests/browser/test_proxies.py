@@ -133,6 +133,7 @@ async def test_the_page_speaks_through_a_proxy(
             assert node.node.service.speaking or node.node.guard.sessions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROXIES)
 async def test_speech_is_passed_on_as_it_is_made(name: str, tmp_path: Path, certificate: Certificate) -> None:
     """Over HTTP and WebSocket all that an engine has made arrives, while it makes no more."""

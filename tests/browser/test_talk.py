@@ -607,6 +607,7 @@ async def test_errors_and_notices_of_the_agent_are_shown(browser: DevTools) -> N
 # ---------------------------------------------------------------- accessibility
 
 
+@pytest.mark.slow
 async def test_the_keyboard_alone_is_enough_for_a_call(browser: DevTools) -> None:
     """Tab reaches every control with a visible focus; Enter calls and sends."""
     async with open_talk(browser) as (page, agent):

@@ -88,6 +88,7 @@ async def test_a_realtime_server_is_called_and_told_how_far_its_answer_was_heard
     assert wrong < words  # Whisper tiny.en and espeak: some of the same words
 
 
+@pytest.mark.slow
 def test_a_figure_over_its_threshold_is_told_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def measured(*_: Any) -> Any:
         results = [CallStep("a", 1, ScriptStep(says="One."), found="answer", answer_ms=700)]

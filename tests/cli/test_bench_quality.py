@@ -91,6 +91,7 @@ class Lenient(Judge):
         return Judged(recording.text, {"wer": (0, 9), "mos": (2.0 if self._count <= 2 else 4.0, 1)})
 
 
+@pytest.mark.slow
 def test_every_way_is_recorded_and_what_got_worse_is_told(
     node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

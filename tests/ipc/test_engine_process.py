@@ -116,6 +116,7 @@ async def test_the_time_of_starts_does_not_separate_deaths(monkeypatch: pytest.M
             await link.failed.wait()
 
 
+@pytest.mark.slow
 async def test_a_failed_restart_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed restart counts as a death but is reported with the loss before it."""
     async with engine_process(tone_settings()) as (link, listener):

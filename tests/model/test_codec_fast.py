@@ -68,6 +68,7 @@ def state_of(codec: Codec, rows: int) -> CodecState:
     return state
 
 
+@pytest.mark.slow
 def test_a_step_equals_that_of_torch_for_rows_in_any_order_that_run_pause_and_leave(
     codec: Codec, fast: FastCodec
 ) -> None:

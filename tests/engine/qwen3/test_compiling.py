@@ -309,6 +309,7 @@ def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
     assert not stamps(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_finds_every_variant_and_none_twice(tmp_path: Path) -> None:
     """The talker's first layer differs from the others. Linear layers of the codec differ by their steps in a ring.
     Nothing imports torch's compiler.

@@ -200,10 +200,9 @@ class TestEqualsUpstream:
             options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY, text_mode="live")
             assert_same(ours(design, options), expected)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
-        ("transcript", "mode"),
-        [(None, "whole"), pytest.param("The quick brown fox.", "live", marks=pytest.mark.slow)],
-        ids=["vector", "reference"],
+        ("transcript", "mode"), [(None, "whole"), ("The quick brown fox.", "live")], ids=["vector", "reference"]
     )
     def test_with_a_cloned_voice(
         self,

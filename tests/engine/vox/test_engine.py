@@ -440,6 +440,7 @@ def test_an_end_of_speech_within_a_text_that_comes_begins_the_rest_anew() -> Non
     assert len(spoken.frames) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.node
 @pytest.mark.real_time
 def test_a_node_speaks_by_vox_without_torch(alone: Spoken, tmp_path: Path) -> None:

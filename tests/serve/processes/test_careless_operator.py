@@ -218,6 +218,7 @@ async def hang_up_all_the_time(tmp_path: Path, *command: str, **settings: object
     return log.read_text()
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_application_is_made_ends_the_node(tmp_path: Path) -> None:
     """For a second nothing is awaited. The loop looked for its handler later, when it had none, and the node stayed."""
     script = tmp_path / "node.py"
