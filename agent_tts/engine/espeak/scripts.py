@@ -158,7 +158,7 @@ def _plain(char: str, language: str) -> str:
     if letter := _ODD_LATIN.fullmatch(unicodedata.name(char, "")):
         return letter[1].lower()
     if unicodedata.decomposition(char).startswith("<"):
-        plain = unicodedata.normalize("NFKC", char)
+        plain = "".join(_plain(one, language) for one in unicodedata.normalize("NFKC", char))
         if len(plain) > MAX_PLAIN:
             return char
         return f"{plain} " if is_enclosed and len(plain) > 1 else plain

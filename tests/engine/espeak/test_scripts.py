@@ -90,6 +90,7 @@ TEXTS = st.lists(
 
 @given(text=TEXTS, language=st.sampled_from(CODES))
 @example(text="\u0b72\u0b01", language="af")  # a mark on a symbol that is a word of its own
+@example(text="\U000107b0", language="af")  # it stands for a letter that has to be made plain, too
 @examples(100)
 def test_parts_are_whole_and_keep_their_offsets(text: str, language: str) -> None:
     for unit in units(text):

@@ -19,7 +19,7 @@ from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports import rtc_peer as peers
 from agent_tts.speech.utterance import Utterance
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
-from tests.support import RunningNode, dominant_hz, running_node, uncollected, until
+from tests.support import RunningNode, dominant_hz, running_node, until
 from tests.virtual_time import free_computing
 
 pytestmark = pytest.mark.node
@@ -91,6 +91,7 @@ async def test_a_long_text_is_read_in_slices(peer: RtcPeer, monkeypatch: pytest.
 
 
 @pytest.mark.alone
+@pytest.mark.real_time
 async def test_done_comes_when_all_has_been_played(peer: RtcPeer) -> None:
     peer.say("t1", "hello there, how are you today", voice="tone-440", lead_ms=None)
     done = await peer.message("context.done", context_id="t1")
@@ -132,15 +133,15 @@ async def test_a_waiting_context_does_not_stop_the_one_before_it(peer: RtcPeer) 
 
 
 @pytest.mark.alone
+@pytest.mark.real_time
 async def test_cancel_is_silent_within_150_ms(node: RunningNode, peer: RtcPeer) -> None:
-    with uncollected():  # what other tests of this process have left
-        peer.say("t1", LONG, voice="tone-440")
-        await peer.wait(lambda: len(peer.loud()) > 40)
-        cancelled_at = time.monotonic()
-        peer.send("context.cancel", context_id="t1")
-        cancelled = await peer.message("context.cancelled")
-        await peer.message("context.done", reason="cancelled")
-        await asyncio.sleep(0.3)
+    peer.say("t1", LONG, voice="tone-440")
+    await peer.wait(lambda: len(peer.loud()) > 40)
+    cancelled_at = time.monotonic()
+    peer.send("context.cancel", context_id="t1")
+    cancelled = await peer.message("context.cancelled")
+    await peer.message("context.done", reason="cancelled")
+    await asyncio.sleep(0.3)
     last, _ = peer.loud()[-1]
     assert last - cancelled_at < 0.15
     assert cancelled["played_ms"] == pytest.approx(20 * len(peer.loud()), abs=60)
