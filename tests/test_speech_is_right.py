@@ -66,7 +66,6 @@ def decoded(data: bytes) -> Sound:
     return np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate
 
 
-@pytest.mark.slow
 async def test_a_text_whose_node_is_lost_goes_on_at_another() -> None:
     """It stands before those that start a node in a process, with which time would not jump."""
     async with two_nodes_in_this_loop(engine="espeak") as balanced:
