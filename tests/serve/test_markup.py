@@ -79,5 +79,6 @@ async def test_a_long_thought_does_not_starve() -> None:
         for _ in range(8):
             await asyncio.sleep(0.5)
             peer.send("text.append", context_id="a", text="so ")
+            peer.take()  # as connections do
         peer.write("a", "</think>Yes.")
         assert (await peer.until("context.done"))["reason"] == "end"
