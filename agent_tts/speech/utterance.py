@@ -374,9 +374,9 @@ class Utterance(AnyUtterance):
             self.finished = event
             self._over.set()
         if self.stopped:
-            if self.finished is None or event is not self.finished:
+            if not isinstance(event, Finished):
                 return
-            self._end(self.finished)  # at its arrival: the reader may not poll again
+            self._end(event)  # at its arrival: the reader may not poll again
         self._events.append(event)
         self._wake()
 

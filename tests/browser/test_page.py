@@ -304,7 +304,7 @@ WATCHED = f"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
+@pytest.mark.parametrize("width", [1280, 390])
 async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: DevTools, width: int) -> None:
     """While the page loads, and before, during and after the first turn: all have their places from the start."""
     async with open_page(browser) as (page, running):

@@ -347,8 +347,8 @@ def linear(
 ) -> Tensor:
     """norm, product, bias, silu(first half) * second half if `gated`, + residual: contiguous [M, K] -> [M, N].
 
-    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. Of one row or
-    two, and if the tile is early, the next kernel may start before this one has waited, if `early`: see `launch.wait`.
+    The matrix is [N, K], or [2 N, K] if `gated`; the result may be in the place of the residual [M, N]. If `early`, the
+    next kernel may start before this one has waited, where that has one row or two or an early tile: see `launch.wait`.
     """
     return _linear(x, matrix, norm, bias, residual, None, tile, gated=gated, early=early).x
 

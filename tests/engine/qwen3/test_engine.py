@@ -281,7 +281,7 @@ def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
     "generation",
     [
         {"do_sample": False, "subtalker_top_k": 1, "repetition_penalty": 2.5},
-        pytest.param({"top_k": 1, "temperature": 0.1, "subtalker_dosample": False}, marks=pytest.mark.slow),
+        {"top_k": 1, "temperature": 0.1, "subtalker_dosample": False},
     ],
 )
 def test_the_sampling_of_a_checkpoint_is_its_default(

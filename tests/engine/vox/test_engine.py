@@ -244,8 +244,8 @@ SEEDS = 60
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param(Sampling(temperature=0.9, top_k=4), id="top-k", marks=pytest.mark.slow),
-        pytest.param(Sampling(temperature=0.05, top_k=4), id="cold", marks=pytest.mark.slow),
+        pytest.param(Sampling(temperature=0.9, top_k=4), id="top-k"),
+        pytest.param(Sampling(temperature=0.05, top_k=4), id="cold"),
         pytest.param(Sampling(temperature=0.9, top_k=8, top_p=0.5), id="top-p"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from python_multipart.multipart import MultipartParser
 
 from agent_tts.errors import BadMessage
+from agent_tts.serve.routes import multipart
 from agent_tts.serve.routes.multipart import MAX_PARTS, MAX_TEXT_BYTES, parse
 from tests.examples import examples
 
@@ -28,6 +29,15 @@ GOOD = part("name", "böb".encode()) + part("clip", b"\0\r\n--X\xff", "Content-T
 def test_files_are_bytes_and_the_rest_is_text() -> None:
     assert parse(TYPE, GOOD) == {"name": "böb", "clip": b"\0\r\n--X\xff"}
     assert parse('multipart/form-data; charset=x; boundary="XX"', GOOD) == parse(TYPE, GOOD)
+
+
+@pytest.mark.parametrize("size", [*range(1, 24), len(GOOD) - 1])
+def test_pieces_may_end_anywhere(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = parse(TYPE, GOOD)
+    monkeypatch.setattr(multipart, "CHUNK_BYTES", size)
+    assert parse(TYPE, GOOD) == expected
+    with pytest.raises(BadMessage):
+        parse(TYPE, GOOD[: -len("--\r\n")])
 
 
 def test_a_truncated_form_is_refused() -> None:
