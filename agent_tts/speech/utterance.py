@@ -37,6 +37,7 @@ from agent_tts.protocol.options import OutputFormat
 from agent_tts.protocol.utterance import AnyUtterance, UtteranceEvent
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.words.marks import Marks
+from agent_tts.speech.words.peaks import FRAME_PEAKS_BYTES
 from agent_tts.speech.words.timeline import LateTimeline, Paces, WordTimeline
 from agent_tts.text.entries import Lexicon
 from agent_tts.text.lexicon import LexiconReader
@@ -441,6 +442,10 @@ class Utterance(AnyUtterance):
 
     def _translate(self, event: RequestEvent) -> None:
         if isinstance(event, Audio):
+            if self._encoder is not None and len(event.payload) > FRAME_BYTES:  # 80 ms take an encoder up to 1 ms
+                rest = event.payload[FRAME_BYTES:], event.peaks[FRAME_PEAKS_BYTES:]
+                self._events.appendleft(event._replace(payload=rest[0], peaks=rest[1]))
+                event = event._replace(payload=event.payload[:FRAME_BYTES], peaks=event.peaks[:FRAME_PEAKS_BYTES])
             self._taken += -(-len(event.payload) // FRAME_BYTES)
             if self._taken >= self._grant:
                 self._send(Credit(self.request_id, self._taken), waits=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -10,6 +11,8 @@ from agent_tts.directives import Say
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.errors import EngineLost
 from agent_tts.messages import (
+    FLAG_FLUSH,
+    FLAG_LAST,
     Append,
     Audio,
     Cancel,
@@ -27,6 +30,7 @@ from agent_tts.options import EngineOptions
 from agent_tts.protocol.options import OutputFormat
 from agent_tts.speech.routing import Resolved
 from agent_tts.speech.utterance import SETTLED_AT_ONCE, Listener, Told, Utterance, WordsMode
+from agent_tts.speech.words.peaks import peaks
 from agent_tts.speech.words.timeline import WordTimeline
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredLexicon
@@ -217,6 +221,32 @@ def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
     assert chunk.last
     assert 0 < len(chunk.payload) < 1_000
     assert isinstance(done, Finished)
+
+
+def test_a_long_piece_is_encoded_80_ms_at_a_time() -> None:
+    """So that others have their turn in between: an engine without a pace gives seconds of audio at once."""
+    bench = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
+    bench.write("One two three. ")
+    whole = Audio(7, LOUD * 5 + LOUD[:480], peaks=peaks(LOUD * 5 + LOUD[:480]))
+    bench.deliver(Started(7, 0), whole, Flushed(7, "f"), END)
+    encoder, encoded = bench.utterance._encoder, []
+    assert encoder is not None
+    encode = encoder.encode
+    encoder.encode = lambda pcm: encoded.append(len(pcm)) or encode(pcm)  # pyrefly: ignore
+    lengths = []
+    while bench.utterance.poll() is not None:
+        lengths.append(len(encoded))
+    assert encoded == [len(LOUD)] * 5 + [480]
+    assert max(after - before for before, after in itertools.pairwise([0, *lengths])) == 1
+    ahead = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
+    pieces = [Audio(7, LOUD)] * 5 + [Audio(7, LOUD[:480])]
+    one_by_one = ahead.hear(Started(7, 0), *pieces, Flushed(7, "f"), END)
+    again = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
+    at_once = again.hear(Started(7, 0), whole, Flushed(7, "f"), END)
+    audio = [[event for event in told if isinstance(event, Audio)] for told in (one_by_one, at_once)]
+    assert audio[0] == audio[1]
+    assert [event.flags for event in audio[1]][-1] == FLAG_LAST | FLAG_FLUSH
+    assert not any(event.flags for event in audio[1][:-1])
 
 
 @pytest.mark.parametrize("acked", [None, 40])

@@ -92,7 +92,8 @@ class FairQueue:
             heapq.heappop(share.line)
             if isinstance(place, Flow):
                 self._serve(share, flow_s)
-                now = place.work(now)
+                now = place.work(now, cost_s)
+                tasks_s += cost_s
             elif not place.done():  # else cancelled
                 self._serve(share, flow_s)
                 place.set_result(None)
@@ -174,20 +175,23 @@ class Flow:
         self._slice_s = self._share.queue.clock() - self._began
         self._count(self._slice_s)
 
-    def call(self, work: Callable[[], object]) -> None:
-        """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced."""
+    def call(self, work: Callable[[], object], cost_s: float = 0.0) -> None:
+        """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced.
+
+        `cost_s`: of what the work leaves to do in the same pass of the loop.
+        """
         if self._work is None:
-            self._share.queue.enter(self._share, self._standing(), self, 0.0)
+            self._share.queue.enter(self._share, self._standing(), self, cost_s)
         self._work = work
 
-    def work(self, now: float) -> float:
-        """For the queue: do the work of `call`; returns the time after it."""
+    def work(self, now: float, cost_s: float) -> float:
+        """For the queue: do the work of `call`, which leaves `cost_s` to do; returns the time after it."""
         self._began = now
         work, self._work = self._work, None
         assert work is not None
         work()
         now = self._share.queue.clock()
-        self._slice_s = now - self._began
+        self._slice_s = now - self._began + cost_s
         self._count(self._slice_s)
         return now
 

@@ -81,7 +81,7 @@ class FileBody(Body):
         return self._file.close()
 
     def close(self) -> None:
-        self._file.close()
+        self._file.drop()
 
 
 class AudioBody(Body):

@@ -47,15 +47,16 @@ class _FileChunks:
         self._scale = scale
         # Samples encoded and not reported yet.
         self._samples = 0
-        # Closes the muxer at the end, or when an unfinished encoder is garbage-collected.
-        self._close = weakref.finalize(self, muxer.close)
-        self._close.atexit = False
+        # Frees an unfinished encoder's memory when it is garbage-collected.
+        self._drop = weakref.finalize(self, muxer.drop)
+        self._drop.atexit = False
 
     def encode(self, pcm: bytes) -> list[Chunk]:
         return self._chunk(self._mux(self._pcm.encode(pcm)))
 
     def flush(self) -> list[Chunk]:
-        return self._chunk(self._mux(self._pcm.flush()) + (self._close() or b""))
+        rest = self._mux(self._pcm.flush()) + (self._muxer.close() if self._drop.detach() else b"")
+        return self._chunk(rest)
 
     def _mux(self, pieces: list[Chunk]) -> bytes:
         self._samples += sum(samples for _, samples in pieces) * self._scale

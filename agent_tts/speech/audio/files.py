@@ -29,9 +29,8 @@ class FileEncoder:
 
     mp3 (64 kb/s), opus (48 kb/s in Ogg), aac (64 kb/s in ADTS), flac, wav (16 bit, sizes unknown, see `wav_header`) or
     pcm (pcm_s16le without header). All but pcm say in a comment that the speech is synthetic. Every format gives bytes
-    within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` frees the encoder's memory, also
-    before the end of a file; otherwise the garbage collector frees it. Raises `UnsupportedFormat` with the list of
-    formats.
+    within the first 80 ms of audio, except aac, which looks 86 ms ahead. `close` and `drop` free the encoder's memory;
+    otherwise the garbage collector frees it. Raises `UnsupportedFormat` with the list of formats.
     """
 
     def __init__(self, format: str) -> None:
@@ -53,6 +52,11 @@ class FileEncoder:
         rest, self._head = self._head, b""
         muxer, self._muxer = self._muxer, None
         return rest if muxer is None else muxer.close()
+
+    def drop(self) -> None:
+        """Free the encoder's memory; nothing more is wanted. Idempotent."""
+        if self._muxer is not None:
+            self._muxer.drop()
 
 
 # Format tag and bytes per sample of each encoding in a WAV file.
@@ -152,8 +156,12 @@ class Muxer:
     def close(self) -> bytes:
         """The remaining bytes. Frees FFmpeg's memory, otherwise left to the garbage collector. Call once."""
         self._container.mux(self._stream.encode(None))
-        self._container.close()
+        self.drop()
         return self._sink.take()
+
+    def drop(self) -> None:
+        """Free FFmpeg's memory without an end of the file, which takes an encoder up to 2 ms."""
+        self._container.close()
 
 
 class _Sink:

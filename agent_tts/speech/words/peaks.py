@@ -12,7 +12,7 @@ from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 BLOCK_MS = 10
 BLOCK = SAMPLE_RATE * BLOCK_MS // 1_000  # samples
 _BLOCK_BYTES = 2 * BLOCK
-_PEAKS_BYTES = 2 * FRAME_BYTES // _BLOCK_BYTES  # of a frame
+FRAME_PEAKS_BYTES = 2 * FRAME_BYTES // _BLOCK_BYTES
 _MAX_FRAMES = 64  # in one call: more do not fit the processor's cache
 _STARTS = np.arange(0, _MAX_FRAMES * FRAME_BYTES // 2, BLOCK)
 
@@ -33,7 +33,7 @@ def peaks_of_each(pieces: Sequence[bytes]) -> list[bytes]:
         if rest:
             each.append(peaks(pcm))
         else:
-            end = start + frames * _PEAKS_BYTES
+            end = start + frames * FRAME_PEAKS_BYTES
             each.append(found[start:end])
             start = end
     return each

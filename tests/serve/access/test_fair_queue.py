@@ -181,6 +181,24 @@ async def test_calls_share_a_pass_until_its_slice_is_used(bench: Bench) -> None:
     assert all(passes.count(at) in (10, 11) for at in set(passes) - {max(passes)})
 
 
+async def test_calls_that_leave_work_for_later_count_it(bench: Bench) -> None:
+    """A connection that is told to close costs more after its slice than in it."""
+    strangers, client = bench.queue.share("strangers"), Flow(bench.queue.share(None))
+    for _ in range(20):
+        client.call(partial(bench.piece, "c", SLICE_S))
+        await passes(2)
+    bench.log.clear()
+    for _ in range(400):
+        Flow(strangers).call(partial(bench.piece, "s", 0.0), SLICE_S / 8)
+    client.call(partial(bench.piece, "c", SLICE_S))
+    for bench.passes in range(1, 60):
+        await asyncio.sleep(0)
+    at = [each for name, each in bench.log if name == "s"]
+    assert len(at) == 400
+    assert max(at.count(each) for each in at) == 8
+    assert bench.names().index("c") <= 8 * (CREDIT_S / SLICE_S + 1)
+
+
 async def test_tasks_share_a_pass_once_their_slices_are_known(bench: Bench) -> None:
     """A pass has other work, too: a line of which each pass served one task grew while the loop was not full."""
     flows = [Flow(bench.queue.share(None)) for _ in range(40)]

@@ -21,8 +21,10 @@ import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
+from agent_tts.serve.access.fair_queue import SLICE_S
 from agent_tts.serve.session import Session
 from agent_tts.serve.transports.uvicorn_protocols import (
+    CLOSE_S,
     MAX_FRAGMENTS,
     MAX_HEADER_BYTES,
     MAX_URL_BYTES,
@@ -441,3 +443,32 @@ async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyP
         await until(lambda: done[-1] == CLIENTS)
         ticking = False
     assert max(after - before for before, after in itertools.pairwise(done)) <= CLIENTS // 3
+
+
+@pytest.mark.parametrize("upgrades", [False, True])
+async def test_many_that_leave_at_once_are_shared_out(upgrades: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`PlayerConnection.eof_received`: 1 000 connections that end at once would keep everybody waiting for 40 ms."""
+    ended, done = [0], [0]
+    protocol = WebSocketProtocol if upgrades else HttpProtocol
+    end, loop, ticking = protocol.connection_lost, asyncio.get_running_loop(), True
+
+    def tick() -> None:
+        done.append(ended[0])
+        if ticking:
+            loop.call_soon(tick)
+
+    def ends(connection: HttpProtocol | WebSocketProtocol, exc: Exception | None) -> None:
+        ended[0] += 1
+        end(connection, exc)  # pyrefly: ignore
+
+    monkeypatch.setattr(protocol, "connection_lost", ends)
+    async with running_node() as node:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(CLIENTS):
+                await stack.enter_async_context(upgraded(node) if upgrades else raw(node))
+            await until(lambda: len(node.server.config.table) == CLIENTS)
+            loop.call_soon(tick)
+        await until(lambda: done[-1] == CLIENTS)
+        ticking = False
+        assert not node.server.config.table
+    assert max(after - before for before, after in itertools.pairwise(done)) <= SLICE_S / CLOSE_S + 1
