@@ -127,7 +127,7 @@ class PackedLinear:
         inputs, width = self.weight.shape
         n = width // (1 + self.gated)
         m = len(x) * self.rate
-        tile = tiles.codec_tile(m, n, inputs, 1, self.gated)
+        tile = tiles.codec_tile(m, n, inputs, 1, self.gated, has_warpgroups(x.device))
         return _run(
             kernels.linear, x, streams, self.rate, n, to, tile, **_splits(x, tile, m, n),
             weight=self.weight, bias=self.bias, scale=self.scale, residual=residual,
@@ -351,7 +351,8 @@ class FastCodec:
 
     def _transform(self, x: Tensor, state: CodecState, streams: Streams) -> Tensor:
         config = self._config
-        heads, half = config.num_attention_heads, config.head_dim // 2
+        heads, half, window = config.num_attention_heads, config.head_dim // 2, config.sliding_window
+        slots = power_of_2(window + 1) // 2
         x = self._enter(x, streams)
         for layer, keys, values in zip(self._layers, state.keys, state.values, strict=True):
             qkv = layer.qkv(x, streams)
@@ -360,8 +361,8 @@ class FastCodec:
                 kernels.attention, (len(x), heads),
                 qkv=qkv, rows=streams.rows, position=streams.position, keys=keys, values=values, out=mixed,
                 frequencies=self._frequencies, scale=config.head_dim**-0.5,
-                WINDOW=config.sliding_window, HEADS=heads, HALF=half,
-                SLOTS=power_of_2(config.sliding_window), num_warps=2, **overlap(x.device),
+                WINDOW=window, HEADS=heads, HALF=half, SLOTS=slots, MORE=power_of_2(window + 1 - slots), num_warps=1,
+                **overlap(x.device),
             )  # fmt: skip
             x = layer.out(mixed, streams, residual=x)
             x = layer.down(layer.gate(x, streams), streams, residual=x)

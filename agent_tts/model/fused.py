@@ -23,6 +23,7 @@ from agent_tts.model.kernels.launch import has_warpgroups
 from agent_tts.model.kernels.linear import Hidden, linear, linear_before, rms_norm
 from agent_tts.model.kernels.low_rank import add_low_rank
 from agent_tts.model.kernels.sampling import draw, draw_following
+from agent_tts.model.kernels.tiles import VECTOR_ROWS
 from agent_tts.model.layers import Cache, RMSNorm, Transformer, TransformerLayer, rope
 from agent_tts.model.quantised import E4M3, INTERLEAVED, NOTHING, EightBits, Quantised
 from agent_tts.model.talker import Choose, PredictorState, PromptPositions
@@ -82,9 +83,12 @@ class FusedStep:
             self._end, self._control,
         )  # fmt: skip
 
-        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Tensor:
+        # Of fewer rows, products have the norm of their inputs.
+        norm = predictor.layers[0].input_norm if len(run) > VECTOR_ROWS else None
+
+        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Hidden:
             seed = state.sampling.seed
-            return draw_following(logits, how, seed, state.frame, codebook, rows, codes, codebook, table)
+            return draw_following(logits, how, seed, state.frame, codebook, rows, codes, codebook, table, norm)
 
         predictor.complete(state.scratch.first(len(run)), x, follow)
         spoke, ended = kernels.end(state, begun, rows, codes, self._embedding, predictor.embedding, self._end)
@@ -297,31 +301,31 @@ class FusedPredictor:
         return hidden
 
     def complete(
-        self, state: PredictorState, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Tensor]
+        self, state: PredictorState, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Hidden]
     ) -> None:
         """Draws all codes of a frame but the first, given the inputs [2 B, W] of hidden state and first code.
 
         `follow` draws from the logits [B, V] of a codebook and gives the row of the table [V, W] at each code: the next
         input. There is no table behind the last code.
         """
-        rows = len(x) // 2
+        rows, hidden = len(x) // 2, Hidden(x)
         for index, lm_head in enumerate(self._lm_heads):
-            tokens, position = len(x) // rows, index + 1
-            hidden, norms = Hidden(x), following(self.layers, self._norm)
+            tokens, position = len(hidden.x) // rows, index + 1
+            norms = following(self.layers, self._norm)
             for layer, keys, values, norm in zip(self.layers, state.cache.keys, state.cache.values, norms, strict=True):
                 q_norm, k_norm, heads = layer.q_norm, layer.k_norm, self.heads
                 attending = partial(attend_in_frame, q_norm, k_norm, heads, keys, values, tokens, position)
                 hidden = layer.run(hidden, attending, norm)
             table = self.inputs[index] if position < len(self._lm_heads) else None
-            x = follow(linear(hidden.last(rows), lm_head, norm=self._norm), position, table)
+            hidden = follow(linear(hidden.last(rows), lm_head, norm=self._norm), position, table)
 
     def step(self, state: PredictorState, hidden: Tensor, first: Tensor, choose: Choose) -> tuple[Tensor, Tensor]:
         """`Predictor.forward`, for codes that are not drawn."""
         codes: list[Tensor] = []
 
-        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Tensor:
+        def follow(logits: Tensor, codebook: int, table: Tensor | None) -> Hidden:
             codes.append(choose(logits, codebook))
-            return logits if table is None else F.embedding(codes[-1], table)
+            return Hidden(logits if table is None else F.embedding(codes[-1], table))
 
         self.complete(state, torch.cat((self.enter(hidden), self._projection(first))), follow)
         others = torch.stack(codes, dim=1)

@@ -188,3 +188,21 @@ def test_a_draw(dtype: torch.dtype, size: int, top_k: int, top_p: float) -> None
     expected = sampling.draw(logits.float(), how, seeds, frames, 3)
     assert (found != expected).sum() <= (2 if top_p == 1 else 16)
     assert torch.equal(found[:7], expected[:7])
+
+
+@pytest.mark.parametrize("rows", [3, 64])
+def test_a_draw_leaves_the_norm_of_what_follows(rows: int) -> None:
+    """Bit for bit, as draws depend on it."""
+    from agent_tts.model.kernels.linear import rms_norm
+    from agent_tts.model.kernels.sampling import draw_following
+
+    norm = RMSNorm(1024, 1e-6)
+    norm.weight = nn.Parameter(1 + 0.3 * torch.randn(1024, device="cuda", dtype=torch.bfloat16), requires_grad=False)
+    logits, table = (torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in ((rows, 2048), (2048, 1024)))
+    ones = torch.ones(rows, device="cuda")
+    how = sampling.Warp(ones, torch.full((rows,), 50, device="cuda"), ones)
+    seeds, codes = torch.arange(rows, device="cuda"), torch.zeros(rows, 16, dtype=torch.int64, device="cuda")
+    found = draw_following(logits, how, seeds, seeds, 3, None, codes, 3, table, norm)
+    assert torch.equal(found.x, table[codes[:, 3]])
+    assert found.normed is not None
+    assert torch.equal(found.normed, rms_norm(found.x, norm))

@@ -114,13 +114,14 @@ def test_tiles_of_units_on_hopper_are_within_a_frame(rate: int) -> None:
             assert 3 * tile.inputs in (channels, 3 * channels)
 
 
+@pytest.mark.parametrize("warpgroups", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 8, 64, 256, 1000])
-def test_a_tile_fits_every_layer(rows: int) -> None:
+def test_a_tile_fits_every_layer(rows: int, warpgroups: bool) -> None:
     """A step of the sum is within one tap, and the stages fit into shared memory."""
     released: Any = [(4, 1024, 1536), (4, 1536, 6144), (32, 768, 768), (32, 768, 1920), (160, 384, 384)]
     released += [(160, 384, 768), (640, 192, 192), (640, 192, 288), (1920, 96, 96), (1, 512, 3072), (2, 4096, 1024)]
     for rate, channels, outputs in released:
-        tile = tiles.codec_tile(rows * rate, outputs, channels)
+        tile = tiles.codec_tile(rows * rate, outputs, channels, warpgroups=warpgroups)
         assert channels % tile.inputs == 0
         assert tile.outputs // 2 < outputs
         assert 2 * tile.stages * tile.inputs * (tile.rows + tile.outputs) <= 227 << 10

@@ -24,6 +24,7 @@ from agent_tts.model.fused import FusedPredictor, FusedStep, FusedTalker, fuse, 
 from agent_tts.model.kernels import frame as kernels
 from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.kernels.launch import Arguments, unmade
+from agent_tts.model.kernels.linear import Hidden, rms_norm
 from agent_tts.model.layers import TransformerLayer
 from agent_tts.model.talker import Choose
 from agent_tts.model.weights import build
@@ -120,10 +121,13 @@ class Fused(FusedPredictor):
         """Of the talker."""
         return self.parts.talk(x, positions)
 
-    def complete(self, state: object, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Tensor]) -> None:
+    def complete(self, state: object, x: Tensor, follow: Callable[[Tensor, int, Tensor | None], Hidden]) -> None:
         self.parts.heard += [x[:ROWS], x[ROWS:]]
         for codebook, (logits, table) in enumerate(zip(self.parts.logits, self.inputs, strict=True), 1):
-            self.parts.heard.append(follow(logits, codebook, table))
+            following = follow(logits, codebook, table)
+            self.parts.heard.append(following.x)
+            assert following.normed is not None
+            assert torch.equal(following.normed, rms_norm(following.x, self.layers[0].input_norm))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with numpy

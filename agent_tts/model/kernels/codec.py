@@ -331,27 +331,46 @@ def quantize(
 
 
 @triton.jit
+def _past(
+    keys, values, place, at, FIRST: tl.constexpr, SLOTS: tl.constexpr, WINDOW: tl.constexpr, D: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    """The frames before this one in these slots of a ring: both halves of keys, values, and where there are some."""
+    low, full, slots = tl.arange(0, HALF), tl.arange(0, 2 * HALF), FIRST + tl.arange(0, SLOTS)
+    seen = (slots < WINDOW) & (slots <= place) & (slots != place % WINDOW)
+    at += slots[:, None] * D
+    past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
+    past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
+    return past0, past1, tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0), seen
+
+
+@triton.jit
+def _scores(past, q0, q1):
+    past0, past1, _, seen = past
+    scores = tl.sum(past0.to(tl.float32) * q0[None, :] + past1.to(tl.float32) * q1[None, :], 1)
+    return tl.where(seen, scores, float("-inf"))
+
+
+@triton.jit
 def attention(
     qkv, rows, position, keys, values, out, frequencies, scale,
-    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr, OVERLAP: tl.constexpr,
+    WINDOW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, SLOTS: tl.constexpr, MORE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One new frame of a row and head over the ring of its window.
 
     qkv [R, 3, HEADS, 2 * HALF] before rope, frequencies float32[HALF]; keys and values [rows, WINDOW, HEADS, 2 * HALF]
-    get the new frame's; out [R, HEADS, 2 * HALF]. SLOTS is a power of two, at least WINDOW.
+    get the new frame's; out [R, HEADS, 2 * HALF]. SLOTS and MORE are powers of two, together at least WINDOW.
     """
     row, head = tl.program_id(0), tl.program_id(1)
     place = tl.load(position + row).to(tl.int32)
-    low, full, slots = tl.arange(0, HALF), tl.arange(0, 2 * HALF), tl.arange(0, SLOTS)
+    low, full = tl.arange(0, HALF), tl.arange(0, 2 * HALF)
     D: tl.constexpr = HEADS * 2 * HALF
     base = _row(rows, row, row >= 0) * WINDOW * D + head * 2 * HALF
-    # The frames before this one, all asked for at once; this one's own key and value are at hand.
-    slot = place % WINDOW
-    seen = (slots < WINDOW) & (slots <= place) & (slots != slot)
-    at = base + slots[:, None] * D
-    past0 = tl.load(keys + at + low[None, :], mask=seen[:, None], other=0.0)
-    past1 = tl.load(keys + at + low[None, :] + HALF, mask=seen[:, None], other=0.0)
-    past = tl.load(values + at + full[None, :], mask=seen[:, None], other=0.0)
+    # The frames before this one, all asked for at once; this one's own key and value are at hand. In two parts, as the
+    # next power of two would take twice the registers, and fewer programs would run.
+    first = _past(keys, values, place, base, 0, SLOTS, WINDOW, D, HALF)
+    other = _past(keys, values, place, base, SLOTS, MORE, WINDOW, D, HALF)
     angle = place.to(tl.float32) * tl.load(frequencies + low)
     cos, sin = tl.cos(angle), tl.sin(angle)
     wait(OVERLAP)
@@ -361,17 +380,16 @@ def attention(
     value = tl.load(query + full + 2 * D)
     q0, q1 = (q0 * cos - q1 * sin) * scale, (q1 * cos + q0 * sin) * scale
     k0, k1 = k0 * cos - k1 * sin, k1 * cos + k0 * sin
-    here = base + slot * D
+    here = base + place % WINDOW * D
     tl.store(keys + here + low, k0.to(keys.dtype.element_ty))
     tl.store(keys + here + low + HALF, k1.to(keys.dtype.element_ty))
     tl.store(values + here + full, value)
-    scores = tl.sum(past0.to(tl.float32) * q0[None, :] + past1.to(tl.float32) * q1[None, :], 1)
-    scores = tl.where(seen, scores, float("-inf"))
-    own = tl.sum(k0 * q0 + k1 * q1, 0)
-    highest = tl.maximum(tl.max(scores, 0), own)
-    scores, own = tl.exp(scores - highest), tl.exp(own - highest)
-    mixed = tl.sum(scores[:, None] * past.to(tl.float32), 0) + own * value.to(tl.float32)
-    mixed /= tl.sum(scores, 0) + own
+    scores, more, own = _scores(first, q0, q1), _scores(other, q0, q1), tl.sum(k0 * q0 + k1 * q1, 0)
+    highest = tl.maximum(tl.maximum(tl.max(scores, 0), tl.max(more, 0)), own)
+    scores, more, own = tl.exp(scores - highest), tl.exp(more - highest), tl.exp(own - highest)
+    mixed = tl.sum(scores[:, None] * first[2].to(tl.float32), 0) + tl.sum(more[:, None] * other[2].to(tl.float32), 0)
+    mixed += own * value.to(tl.float32)
+    mixed /= tl.sum(scores, 0) + tl.sum(more, 0) + own
     tl.store(out + row * D + head * 2 * HALF + full, mixed.to(out.dtype.element_ty))
 
 

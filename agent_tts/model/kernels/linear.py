@@ -32,7 +32,7 @@ _MOST_TILES = 4_096
 
 
 @triton.jit
-def _normed(x, weight, squares, eps, SIZE: tl.constexpr):
+def normed(x, weight, squares, eps, SIZE: tl.constexpr):
     """RMSNorm of float32 values, given the sum of their squares, with its two roundings."""
     scaled = (x * tl.rsqrt(squares / SIZE + eps)).to(weight.dtype)
     return (scaled.to(tl.float32) * weight.to(tl.float32)).to(weight.dtype)
@@ -282,7 +282,7 @@ def _norm_rows(x, weight, out, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, OVE
     wait(OVERLAP)
     at += tl.program_id(0) * SIZE
     row = tl.load(x + at, mask=ok, other=0).to(tl.float32)
-    tl.store(out + at, _normed(row, scale, tl.sum(row * row), eps, SIZE), mask=ok)
+    tl.store(out + at, normed(row, scale, tl.sum(row * row), eps, SIZE), mask=ok)
 
 
 @triton.jit
@@ -323,11 +323,12 @@ def rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
 
 
 class Hidden(NamedTuple):
-    """Rows between two layers, and what the product that wrote them may leave for the norm that follows."""
+    """Rows between two layers, and what the kernel that wrote them may leave for the norm that follows."""
 
     x: Tensor  # [M, K]
     weighted: Tensor | None = None  # [M, K]: x times the norm's weight
     squares: Tensor | None = None  # float32[parts, M]: sums of the squares of x
+    normed: Tensor | None = None  # [M, K]: the result of that norm
 
     def last(self, rows: int) -> Hidden:
         """The last of the rows."""
@@ -385,7 +386,9 @@ def _linear(
     weight, scale, is_interleaved = (
         (matrix.values, matrix.scale, matrix.is_interleaved) if isinstance(matrix, Quantised) else (matrix, None, False)
     )
-    x, weighted, squares = given if isinstance(given, Hidden) else Hidden(given)
+    x, weighted, squares, ready = given if isinstance(given, Hidden) else Hidden(given)
+    if norm is not None and ready is not None:
+        x, norm = ready, None
     count, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
     tile = tile or _tile_of(matrix, bias, x.device, (count, outputs, inputs, gated))

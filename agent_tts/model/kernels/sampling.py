@@ -7,11 +7,14 @@ are of 32-bit integers, for which a warp has one instruction.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from agent_tts.model.kernels.launch import launch, overlap, power_of_2, wait
+from agent_tts.model.kernels.linear import Hidden, normed
+from agent_tts.model.layers import RMSNorm
 from agent_tts.model.sampling import FRAME_STRIDE, GAMMA, MIX_1, MIX_2, Warp
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(GAMMA), tl.constexpr(MIX_1), tl.constexpr(MIX_2)
@@ -115,6 +118,9 @@ def _draw(
     column,
     table,  # [SIZE, WIDTH], or None: nothing follows
     following,  # [B, WIDTH]: of the table, at the codes drawn
+    norm,  # [WIDTH]: the weight of the norm of these; or None
+    after_norm,  # [B, WIDTH]: what that norm gives
+    eps,
     codebook,
     STRIDE: tl.constexpr,
     SIZE: tl.constexpr,
@@ -129,15 +135,21 @@ def _draw(
     ok = code < SIZE
     temperature, top_k, top_p = tl.load(temperatures + row), tl.load(top_ks + row), tl.load(top_ps + row)
     noise = noise_of(tl.load(seeds + row), tl.load(frames + row), codebook, code, temperature)
+    place = tl.arange(0, WIDE)
+    inside = place < WIDTH
+    scale = None if norm is None else tl.load(norm + place, mask=inside, other=0)
     wait(OVERLAP)
     raw = tl.load(logits + at * SIZE + code, mask=ok, other=float("-inf"))
     BITS: tl.constexpr = raw.dtype.primitive_bitwidth
     one = drawn(raw.to(tl.float32), ok, noise, temperature, top_k, top_p, SIZE, BITS)
     tl.store(out + at * STRIDE + column, one.to(tl.int64))
     if table is not None:
-        place = tl.arange(0, WIDE)
-        vector = tl.load(table + one * WIDTH + place, mask=place < WIDTH)
-        tl.store(following + at * WIDTH + place, vector, mask=place < WIDTH)
+        vector = tl.load(table + one * WIDTH + place, mask=inside, other=0)
+        tl.store(following + at * WIDTH + place, vector, mask=inside)
+        if scale is not None:
+            wide = vector.to(tl.float32)
+            result = normed(wide, scale, tl.sum(wide * wide), eps, WIDTH)
+            tl.store(after_norm + at * WIDTH + place, result, mask=inside)
 
 
 def draw(logits: Tensor, how: Warp, seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
@@ -157,18 +169,23 @@ def draw_following(
     out: Tensor,
     column: int,
     table: Tensor | None,
-) -> Tensor:
+    norm: RMSNorm | None = None,
+) -> Hidden:
     """`sampling.draw` for rows int64[B], or all, into a column of int64[B, n]; gives the vectors of the codes.
 
-    These are of the table [V, H]: [B, H]; without a table, nothing of use.
+    These are of the table [V, H]: [B, H], with what the norm makes of them, if there is one; without a table, nothing
+    of use.
     """
     size, width = logits.shape[1], 1 if table is None else table.shape[1]
     following = logits.new_empty(0) if table is None else table.new_empty(len(logits), width)
+    after_norm = None if table is None or norm is None else torch.empty_like(following)
     launch(
         _draw, (len(logits),),
         logits=logits, rows=rows, temperatures=how.temperature, top_ks=how.top_k, top_ps=how.top_p, seeds=seed,
         frames=frame, out=out, column=column, table=table, following=following, codebook=codebook,
+        norm=None if after_norm is None or norm is None else norm.weight, after_norm=after_norm,
+        eps=0.0 if norm is None else norm.eps,
         STRIDE=out.shape[1], SIZE=size, BLOCK=power_of_2(size), WIDTH=width, WIDE=power_of_2(width),
         num_warps=4, **overlap(logits.device),
     )  # fmt: skip
-    return following
+    return Hidden(following, normed=after_norm)

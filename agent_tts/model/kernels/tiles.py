@@ -144,14 +144,26 @@ def interleaved_tile(rows: int, outputs: int, inputs: int, gated: bool) -> Tile 
     return replace(tile, stages=min(tile.stages, inputs // tile.splits // 128), loaders=1)
 
 
-def codec_tile(rows: int, outputs: int, channels: int, taps: int = 1, gated: bool = False) -> Tile:
-    """Of a convolution or linear layer of the codec, whose inputs are taps of `channels`."""
+def codec_tile(
+    rows: int, outputs: int, channels: int, taps: int = 1, gated: bool = False, warpgroups: bool = False
+) -> Tile:
+    """Of a convolution or linear layer of the codec, whose inputs are taps of `channels`.
+
+    With Hopper's `warpgroups` there is memory for a tile with all weights of its outputs.
+    """
     area = rows * outputs
     if taps == rows == 1 and channels in (512, 1024):
         return Tile(1, 16, channels, 8, 1)  # all weights are read ahead
+    if warpgroups and taps == 1 and 8 < rows <= 128:
+        if channels == 512 and (outputs >= 2048 or (gated and rows < 128)):
+            return Tile(16, 32, channels, 4, 1) if gated else Tile(32, 64, channels, 4, 1)  # likewise
+        if (outputs, channels) == (512, 1024) and rows > 16:
+            return Tile(64, 16, 128, 4, 6)
     if gated and 1 << 16 <= area < 1 << 17:
         return Tile(64, 32, 128, 4, 3)
-    if area < 1 << 17:
+    if taps * channels > 6144 and 1 << 16 <= area < 1 << 19:
+        tile = Tile(64, 64, 64, 4, 5)
+    elif area < 1 << 17:
         tile = Tile(16, 32, 128, 4, 5)
     elif area < 1 << 19 and not (outputs >= 2048 and channels <= 512):  # wide and shallow
         tile = Tile(64, 32, 128, 4, 4)
