@@ -431,7 +431,9 @@ class Agent(Section):
     voice: str | None = Field(None, description="voice of the answers; default: the engine's")
     language: str | None = Field(None, description="language of the answers; default: the voice's")
     idle_s: float = Field(300.0, gt=0, description="a call without speech ends after this")
-    vad_start_s: float = Field(0.15, gt=0, le=2, description="shortest speech that starts a turn")
+    vad_start_s: float = Field(
+        0.15, gt=0, le=2, description="shortest speech that starts a turn; half of it where the detector is sure"
+    )
     vad_stop_s: float = Field(0.2, gt=0, le=2, description="silence after which the turn detector is asked")
     level_db: float = Field(-40.0, ge=-96, le=0, description="peaks below which nobody speaks, dB of full scale")
     turn_silence_s: float = Field(

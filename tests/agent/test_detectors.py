@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from pipecat.audio.turn.base_turn_analyzer import EndOfTurnState
 from pipecat.audio.turn.smart_turn.base_smart_turn import SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
+from pipecat.audio.vad.silero import SileroVADAnalyzer
 from pipecat.audio.vad.vad_analyzer import VADState
 from pipecat.metrics.metrics import TurnMetricsData
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import PIECES_PER_S, TurnDetector, VoiceDetector
+from agent_tts.agent.detectors import PIECES_PER_S, SURE, TurnDetector, VoiceDetector
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -64,12 +65,34 @@ async def noticed_s(vad: VoiceDetector, speech: bytes) -> float | None:
 
 
 async def test_a_voice_is_noticed_as_soon_as_it_is_long_enough() -> None:
-    """Mutation: Pipecat's `min_volume`, by which "No." is never heard."""
+    """Mutations: Pipecat's `min_volume`, by which "No." is never heard; without `SURE` it takes up to 0.28 s."""
     for words in (CALLER, "No.", "Five.", "Two.", "Yep.", "Eight."):
         vad = detector()
         heard_s = await noticed_s(vad, says(words))
         await vad.cleanup()
-        assert 0.15 <= (heard_s or 9) < 0.3
+        assert 0.09 <= (heard_s or 9) < 0.23
+
+
+@pytest.mark.parametrize(
+    ("found", "windows"),
+    [
+        ([SURE] * 9, 3),
+        ([0.75] * 9, 5),
+        ([0.75, 0.4, SURE, 0.4, 0.4], 4),
+        ([SURE, 0.3, *[SURE] * 9], 5),  # what went before does not count
+        ([0.75] * 4 + [0.3] + [0.4] * 9, None),
+    ],
+)
+async def test_a_voice_begins_sooner_where_the_detector_is_sure(
+    found: list[float], windows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: each window counts as one, or all as two."""
+    left = iter([*found, *[0.0] * 20])
+    monkeypatch.setattr(SileroVADAnalyzer, "voice_confidence", lambda *_: next(left))
+    vad = detector()
+    heard = [await vad.analyze_audio(b"\0\x20" * 512) for _ in range(20)]
+    await vad.cleanup()
+    assert (heard.index(VADState.SPEAKING) + 1 if VADState.SPEAKING in heard else None) == windows
 
 
 @pytest.mark.parametrize("level_db", [-40.0, -12.0])

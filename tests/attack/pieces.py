@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from agent_tts.bench.statistics import background, together
 from tests.attack.bodies import FORM, JSON, RULES_PATH, STORED, sent
 from tests.attack.harness import Broken, Target, agent_node, attack
-from tests.attack.prices import AT_ONCE, STORES, flooded
+from tests.attack.prices import AT_ONCE, flooded
 from tests.attack.realtime import SETTINGS, flood, sessions
 from tests.attack.stalls import CONTEXTS, SLOTS, connected, frame, opened, text_frame
 
@@ -100,7 +100,7 @@ async def parts(target: Target) -> str:
     return f"{await sessions(target, lambda socket: flood(target, socket, message))} messages"
 
 
-@attack("dictionaries that other contexts have named", node=STORED, settings=STORES)
+@attack("dictionaries that other contexts have named", node=STORED, settings={**SLOTS, "dictionaries__limit": 2})
 async def named_before(target: Target) -> str:
     """Each context begins when its connection has named another dictionary; both change all the time."""
     rules = [{"type": "alias", "string_to_replace": f"w{number}", "alias": "é" * 250} for number in range(1_000)]

@@ -36,10 +36,13 @@ class Library:
         self.held = self.kept = 1
 
     def method(self) -> int:
+        self.later = self.read
         return self.held
 
+    read: int
 
-def test_methods_count_and_attributes_that_init_sets() -> None:
-    require("pytest", {Library: "held kept method"})
-    with pytest.raises(SettingsError, match=r"no Library\.left, Library\.lost;"):
-        require("pytest", {Library: "lost held left"})
+
+def test_methods_count_and_attributes_that_methods_set() -> None:
+    require("pytest", {Library: "held kept later method"})
+    with pytest.raises(SettingsError, match=r"no Library\.left, Library\.lost, Library\.read;"):
+        require("pytest", {Library: "lost held left read"})

@@ -154,6 +154,8 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
     _piece = b""
     # Whether it waits for its turn to become a WebSocket.
     _is_upgrading = False
+    # Requests without a whole answer: uvicorn tells only the last one that the client has left.
+    _unanswered: Sequence[RequestResponseCycle] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore[bad-override]
         super().connection_made(transport)
@@ -162,6 +164,11 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered = ()
+        self.pipeline.clear()  # they hold this protocol
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -256,7 +263,10 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
         self._clear_deadline()
         earlier = self.cycle
         super().on_headers_complete()
-        if self.cycle is not earlier and self.parser.get_http_version() == "1.0":
+        if self.cycle is earlier:
+            return
+        self._unanswered = [*(each for each in self._unanswered if not each.response_complete), self.cycle]
+        if self.parser.get_http_version() == "1.0":
             self.cycle.__class__ = OldCycle
 
     def on_body(self, body: bytes) -> None:

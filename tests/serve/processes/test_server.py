@@ -334,6 +334,17 @@ async def test_two_pipelined_requests_are_both_answered(sock: socket.socket) -> 
     assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
 
 
+async def test_all_requests_of_a_connection_are_told_that_it_is_lost(node: RunningNode) -> None:
+    """Guards `HttpProtocol.connection_lost`: uvicorn tells the last one, and the speech of an earlier one went on."""
+    body = b'{"model":"tts-1","input":"%b","response_format":"pcm"}' % (b"so it goes on and on " * 900)
+    speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with raw(node, speech + 2 * (HEALTH + b"\r\n")) as sock:
+        assert b" 200 " in await read_until(sock)
+        assert node.node.service.used > 0
+    async with asyncio.timeout(1):
+        await until(lambda: node.node.service.used == 0)
+
+
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 
 
