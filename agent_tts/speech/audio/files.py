@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 import av
+from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.container import OutputContainer
 
@@ -142,6 +143,9 @@ class Muxer:
             stream.bit_rate = wanted
         self._stream = stream
         self._container.start_encoding()  # takes time; the engine makes the first frame meanwhile
+        # Whether the file is its head and the packets: to have FFmpeg write them would take the interpreter from this
+        # thread for each, and other threads may hold it for some time.
+        self._is_bare = format == "mp3"
         # Samples encoded so far; time stamp of the next frame.
         self._samples = 0
 
@@ -150,13 +154,19 @@ class Muxer:
         frame = audio_frame(pcm)
         frame.sample_rate, frame.time_base, frame.pts = self._rate, Fraction(1, self._rate), self._samples
         self._samples += frame.samples
-        self._container.mux(self._stream.encode(frame))
-        return self._sink.take()
+        return self._mux(frame)
 
     def close(self) -> bytes:
         """The remaining bytes. Frees FFmpeg's memory, otherwise left to the garbage collector. Call once."""
-        self._container.mux(self._stream.encode(None))
+        rest = self._mux(None)
         self.drop()
+        return rest + self._sink.take()
+
+    def _mux(self, frame: AudioFrame | None) -> bytes:
+        packets = self._stream.encode(frame)
+        if self._is_bare:
+            return self._sink.take() + b"".join(map(bytes, packets))
+        self._container.mux(packets)
         return self._sink.take()
 
     def drop(self) -> None:
