@@ -25,15 +25,13 @@ from agent_tts.system.threads import in_daemon
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
-# A probability of a voice that noise does not reach: each such window counts as two of `agent.vad_start_s`. 100 sentences
-# began 214 ms after their first sound at the median and 593 at most, and begin after 151 and 243; bursts of noise, breath
-# and hum, 360 of each, begin none.
+# A probability of a voice that noise does not reach: each such window counts as two of `agent.vad_start_s`. 100
+# sentences begin 151 ms after their first sound at the median and 243 at most, where it would be 214 and 593; bursts
+# of noise, breath and hum, 360 of each, begin none.
 SURE = 0.8
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
-require(
-    "pipecat-ai", {BaseSmartTurn: "_audio_buffer _process_speech_segment", VADAnalyzer: "_vad_starting_count"}
-)
+require("pipecat-ai", {BaseSmartTurn: "_audio_buffer _process_speech_segment", VADAnalyzer: "_vad_starting_count"})
 
 _loaded: dict[tuple[object, ...], Any] = {}
 _loading = Lock()
@@ -66,9 +64,10 @@ def voice_params(agent: Agent, **others: float) -> VADParams:
 class VoiceDetector(SileroVADAnalyzer):
     """Pipecat's detector, for voices with a peak at `agent.level_db`; one that lasts needs half the probability.
 
-    A voice begins after `agent.vad_start_s`, or about half of it where Silero is sure: whoever interrupts is heard 60 ms
-    sooner. Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and "No." never. With
-    one probability for beginning and going on, a voice ends within words, most on the telephone, or begins in none.
+    A voice begins after `agent.vad_start_s`, or about half of it where Silero is sure: whoever interrupts is heard
+    60 ms sooner. Pipecat's own measure of loudness is smoothed: after silence it notices a voice 0.1 s later, and
+    "No." never. With one probability for beginning and going on, a voice ends within words, most on the telephone, or
+    begins in none.
 
     Args:
         on_pause: is told when a voice pauses, and when it goes on before it has ended.
