@@ -46,7 +46,7 @@ class BargeIn(FrameProcessor):
         self._playout = playout
         self._language = language
         self._clock = clock
-        # When the user's voice began, on `clock`, and how long it lasted, s.
+        # When the user's voice began, on `clock`, or up to 0.06 s before that; and how long it lasted from then on, s.
         self._voice_at = self._voice_s = 0.0
         # Set when `assistant` has processed an interruption.
         self._committed = asyncio.Event()

@@ -25,9 +25,9 @@ from agent_tts.system.threads import in_daemon
 
 FALL_DB = 0.64  # of the level, in 32 ms: that of the page's meter
 SOFT_DB = 12.0  # by which a voice may be quieter than its loudest vowel
-# A probability of a voice that noise does not reach: each such window counts as two of `agent.vad_start_s`. 100
-# sentences begin 151 ms after their first sound at the median and 243 at most, where it would be 214 and 593; bursts
-# of noise, breath and hum, 360 of each, begin none.
+# A probability of a voice that noise does not reach: each such window but the first counts as two of
+# `agent.vad_start_s`. 100 sentences begin 151 ms after their first sound at the median and 243 at most, where it would
+# be 214 and 593; bursts of noise, breath and hum, 360 of each, begin none.
 SURE = 0.8
 PIECES_PER_S = 100  # of audio that the turn detector keeps: transports have some of 10 ms or more
 
@@ -103,8 +103,8 @@ class VoiceDetector(SileroVADAnalyzer):
         peak = np.abs(np.frombuffer(buffer, "<i2").astype(np.int32)).max()
         self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
         found = float(np.max(super().voice_confidence(buffer)))
-        if found >= SURE:
-            self._vad_starting_count += 1  # one more than Pipecat, which begins at 1
+        if found >= max(SURE, self._params.confidence):
+            self._vad_starting_count += 1  # Pipecat adds one, too, and sets 1 with the first window
         confidence = found * (1 if self._found is VADState.QUIET else 2)
         self._is_loud = self._level_db >= self._least_db or (self._is_loud and self._found is not VADState.QUIET)
         return confidence if self._level_db >= self._least_db - SOFT_DB else 0.0

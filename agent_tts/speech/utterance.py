@@ -140,12 +140,15 @@ class Utterance(AnyUtterance):
         self._clock = listener.clock
         self._output = output = listener.output
         self._base64 = output.framing == "base64"
-        # None where the engine's audio is sent as it is.
+        # None where the engine's audio is sent as it is; and whether it takes as long as a slice of the loop for 80 ms.
         self._encoder: Encoder | None = None
+        self._is_slow = False
         if (output.encoding, output.sample_rate) != (PCM.encoding, PCM.sample_rate):
-            from agent_tts.speech.audio.encoding import make_encoder  # with codecs, which a supervisor does not load
+            # With codecs, which a supervisor does not load.
+            from agent_tts.speech.audio.encoding import Transcoder, make_encoder
 
             self._encoder = make_encoder(output.encoding, output.sample_rate, output.bit_rate)
+            self._is_slow = not isinstance(self._encoder, Transcoder)
         self._paces = listener.paces
         self._voice = resolved.voice
         self._tells = listener.words == "told"
@@ -442,7 +445,7 @@ class Utterance(AnyUtterance):
 
     def _translate(self, event: RequestEvent) -> None:
         if isinstance(event, Audio):
-            if self._encoder is not None and len(event.payload) > FRAME_BYTES:  # 80 ms take an encoder up to 1 ms
+            if self._is_slow and len(event.payload) > FRAME_BYTES:  # others have their turn in between
                 rest = event.payload[FRAME_BYTES:], event.peaks[FRAME_PEAKS_BYTES:]
                 self._events.appendleft(event._replace(payload=rest[0], peaks=rest[1]))
                 event = event._replace(payload=event.payload[:FRAME_BYTES], peaks=event.peaks[:FRAME_PEAKS_BYTES])

@@ -16,7 +16,7 @@ from pipecat.audio.vad.vad_analyzer import VADState
 from pipecat.metrics.metrics import TurnMetricsData
 
 from agent_tts.agent.call import IN_RATE
-from agent_tts.agent.detectors import PIECES_PER_S, SURE, TurnDetector, VoiceDetector
+from agent_tts.agent.detectors import PIECES_PER_S, SURE, TurnDetector, VoiceDetector, voice_params
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear
 from agent_tts.agent.realtime.shapes import RealtimeFormat, SemanticVad
 from agent_tts.config.settings import Agent
@@ -74,22 +74,24 @@ async def test_a_voice_is_noticed_as_soon_as_it_is_long_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "windows"),
+    ("found", "windows", "threshold"),
     [
-        ([SURE] * 9, 3),
-        ([0.75] * 9, 5),
-        ([0.75, 0.4, SURE, 0.4, 0.4], 4),
-        ([SURE, 0.3, *[SURE] * 9], 5),  # what went before does not count
-        ([0.75] * 4 + [0.3] + [0.4] * 9, None),
+        ([SURE] * 9, 3, 0.7),
+        ([0.75] * 9, 5, 0.7),
+        ([0.75, 0.4, SURE, 0.4, 0.4], 4, 0.7),
+        ([SURE, 0.3, *[SURE] * 9], 5, 0.7),  # what went before does not count
+        ([0.75] * 4 + [0.3] + [0.4] * 9, None, 0.7),
+        ([0.96] + [0.94] * 9, 5, 0.95),  # a client of Realtime wants more
     ],
 )
 async def test_a_voice_begins_sooner_where_the_detector_is_sure(
-    found: list[float], windows: int | None, monkeypatch: pytest.MonkeyPatch
+    found: list[float], windows: int | None, threshold: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mutations: each window counts as one, or all as two."""
+    """Mutations: each window counts as one, or all as two; the threshold is not asked."""
     left = iter([*found, *[0.0] * 20])
     monkeypatch.setattr(SileroVADAnalyzer, "voice_confidence", lambda *_: next(left))
     vad = detector()
+    vad.set_params(voice_params(Agent(), confidence=threshold))
     heard = [await vad.analyze_audio(b"\0\x20" * 512) for _ in range(20)]
     await vad.cleanup()
     assert (heard.index(VADState.SPEAKING) + 1 if VADState.SPEAKING in heard else None) == windows

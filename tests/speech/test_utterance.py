@@ -224,7 +224,7 @@ def test_audio_in_another_format_is_encoded_and_flushed_at_the_end() -> None:
 
 
 def test_a_long_piece_is_encoded_80_ms_at_a_time() -> None:
-    """So that others have their turn in between: an engine without a pace gives seconds of audio at once."""
+    """So that others have their turn in between: an engine without a pace gives half a second of audio at once."""
     bench = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
     bench.write("One two three. ")
     whole = Audio(7, LOUD * 5 + LOUD[:480], peaks=peaks(LOUD * 5 + LOUD[:480]))
@@ -239,14 +239,28 @@ def test_a_long_piece_is_encoded_80_ms_at_a_time() -> None:
     assert encoded == [len(LOUD)] * 5 + [480]
     assert max(after - before for before, after in itertools.pairwise([0, *lengths])) == 1
     ahead = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
-    pieces = [Audio(7, LOUD)] * 5 + [Audio(7, LOUD[:480])]
+    ahead.write("One two three. ")
+    pieces = [Audio(7, piece, peaks=peaks(piece)) for piece in [LOUD] * 5 + [LOUD[:480]]]
     one_by_one = ahead.hear(Started(7, 0), *pieces, Flushed(7, "f"), END)
     again = Bench(output=OutputFormat(encoding="ogg_opus", sample_rate=48_000))
+    again.write("One two three. ")
     at_once = again.hear(Started(7, 0), whole, Flushed(7, "f"), END)
-    audio = [[event for event in told if isinstance(event, Audio)] for told in (one_by_one, at_once)]
-    assert audio[0] == audio[1]
-    assert [event.flags for event in audio[1]][-1] == FLAG_LAST | FLAG_FLUSH
-    assert not any(event.flags for event in audio[1][:-1])
+    assert one_by_one == at_once
+    flags = [event.flags for event in at_once if isinstance(event, Audio)]
+    assert flags[-1] == FLAG_LAST | FLAG_FLUSH
+    assert not any(flags[:-1])
+
+
+def test_a_stop_within_a_long_piece_drops_the_rest() -> None:
+    bench = Bench(words="none", output=OutputFormat(encoding="opus", sample_rate=48_000), window=4)
+    bench.deliver(Started(7, 0), Audio(7, LOUD * 6))
+    told = [bench.utterance.poll() for _ in range(3)]
+    assert [type(event) for event in told] == [Started, Audio, Audio]
+    assert bench.utterance.audio_ms == 160
+    bench.utterance.stop()
+    (done,) = bench.hear(END)
+    assert typed(Finished, done).reason == "cancelled"
+    assert bench.utterance.audio_ms == 160
 
 
 @pytest.mark.parametrize("acked", [None, 40])

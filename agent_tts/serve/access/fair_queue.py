@@ -178,7 +178,8 @@ class Flow:
     def call(self, work: Callable[[], object], cost_s: float = 0.0) -> None:
         """Have `work`, which must not raise, called in a slice, soon but not now. A call that waits is replaced.
 
-        `cost_s`: of what the work leaves to do in the same pass of the loop.
+        `cost_s`: of what the work leaves to do in the same pass of the loop; a call that replaces another keeps that of
+        the first.
         """
         if self._work is None:
             self._share.queue.enter(self._share, self._standing(), self, cost_s)

@@ -101,9 +101,13 @@ class PlayerConnection(asyncio.Protocol):
         self.config.recognise(self.transport)
 
     def eof_received(self) -> bool:
-        """Close the connection in the share of strangers: 1 000 that end at once would keep the loop for 40 ms."""
-        if self.transport.get_extra_info("sslcontext") is not None:  # TLS cannot stay open at its end
+        """Close the connection in the share of strangers: 1 000 that end at once would keep the loop for 40 ms.
+
+        Not with TLS, which cannot stay open at its end, nor after a reset, nor by a WebSocket's closing handshake.
+        """
+        if self.transport.get_extra_info("sslcontext") is not None:
             return False
+        self.config.table.remove(self.transport)  # it gives its place away at once
         Flow(self.config.fair_queue.share(STRANGERS)).call(self.transport.close, CLOSE_S)
         return True
 
@@ -167,8 +171,10 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
+        for cycle, _ in self.pipeline:  # what never begins holds this protocol
+            cycle.on_response = lambda: None
         self._unanswered = ()
-        self.pipeline.clear()  # they hold this protocol
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -265,7 +271,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
         super().on_headers_complete()
         if self.cycle is earlier:
             return
-        self._unanswered = [*(each for each in self._unanswered if not each.response_complete), self.cycle]
+        self._unanswered = [*self._unanswered, self.cycle]
         if self.parser.get_http_version() == "1.0":
             self.cycle.__class__ = OldCycle
 
@@ -286,6 +292,7 @@ class HttpProtocol(PlayerConnection, HttpToolsProtocol):  # pyrefly: ignore[inco
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._unanswered = [each for each in self._unanswered if not each.response_complete]
         if self.pipeline:
             self._leave_to_kernel()
         super().on_response_complete()
@@ -473,7 +480,8 @@ _NAMES: dict[type, str] = {
     HttpToolsProtocol: "_should_upgrade _unsupported_upgrade_warning connection_lost connection_made cycle "
     "data_received flow handle_websocket_upgrade headers loop on_body on_header on_headers_complete on_message_begin "
     "on_message_complete on_response_complete on_url parser pipeline scope send_400_response transport",
-    RequestResponseCycle: "chunked_encoding expected_content_length response_complete send",
+    RequestResponseCycle: "chunked_encoding disconnected expected_content_length message_event on_response "
+    "response_complete send",
     WebSocketsSansIOProtocol: "close_sent conn connection_lost curr_msg_data_type data_received disconnected frames "
     "handle_cont handle_parser_exception handle_ping handle_pong handshake_complete handshake_initiated "
     "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue read_paused receive run_asgi "

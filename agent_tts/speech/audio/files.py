@@ -38,7 +38,7 @@ class FileEncoder:
         if format not in CONTENT_TYPES:
             raise UnsupportedFormat(f"response_format is one of {', '.join(get_args(FileFormat))}")
         self._head = wav_header() if format == "wav" else b""
-        # None for wav and pcm, and after `close`.
+        # None for wav and pcm, and after `close` or `drop`.
         self._muxer = None if format in ("wav", "pcm") else Muxer(format)
 
     def encode(self, pcm: bytes) -> bytes:
@@ -55,9 +55,10 @@ class FileEncoder:
         return rest if muxer is None else muxer.close()
 
     def drop(self) -> None:
-        """Free the encoder's memory; nothing more is wanted. Idempotent."""
-        if self._muxer is not None:
-            self._muxer.drop()
+        """Free the encoder's memory; nothing more is wanted. Do not encode after it. Idempotent."""
+        muxer, self._muxer = self._muxer, None  # FFmpeg crashes on what comes after its trailer
+        if muxer is not None:
+            muxer.drop()
 
 
 # Format tag and bytes per sample of each encoding in a WAV file.
@@ -170,7 +171,7 @@ class Muxer:
         return self._sink.take()
 
     def drop(self) -> None:
-        """Free FFmpeg's memory without an end of the file, which takes an encoder up to 2 ms."""
+        """Free FFmpeg's memory, without what the encoder still holds: to end that takes up to 2 ms. Call once."""
         self._container.close()
 
 

@@ -79,10 +79,10 @@ async def raw(node: RunningNode, sent: bytes = b"", rcvbuf: int = 4_096) -> Asyn
 
 @asynccontextmanager
 async def upgraded(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
-    """The same, after a WebSocket's handshake."""
+    """The same, after a WebSocket's handshake and the node's first message."""
     async with raw(node, rcvbuf=rcvbuf) as sock:
         await asyncio.get_running_loop().sock_sendall(sock, HELLO)
-        assert b" 101 " in await read_until(sock)
+        assert b" 101 " in await read_until(sock, b"session.created")
         yield sock
 
 
@@ -334,11 +334,15 @@ async def test_two_pipelined_requests_are_both_answered(sock: socket.socket) -> 
     assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
 
 
+BODY = b'{"model":"tts-1","input":"%b","response_format":"pcm"}' % (b"so it goes on and on " * 900)
+# Speech that takes long, and what waits for its end.
+PIPELINED = b"POST /v1/audio/speech HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (HEAD, len(BODY), BODY)
+PIPELINED += 2 * (HEALTH + b"\r\n")
+
+
 async def test_all_requests_of_a_connection_are_told_that_it_is_lost(node: RunningNode) -> None:
-    """Guards `HttpProtocol.connection_lost`: uvicorn tells the last one, and the speech of an earlier one went on."""
-    body = b'{"model":"tts-1","input":"%b","response_format":"pcm"}' % (b"so it goes on and on " * 900)
-    speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    async with raw(node, speech + 2 * (HEALTH + b"\r\n")) as sock:
+    """Guards `HttpProtocol.connection_lost`: uvicorn tells the last one, and the speech of others would go on."""
+    async with raw(node, PIPELINED) as sock:
         assert b" 200 " in await read_until(sock)
         assert node.node.service.used > 0
     async with asyncio.timeout(1):
@@ -417,6 +421,8 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
             async with httpx.AsyncClient(base_url=running.url) as http:
                 for body in ({"input": "one", "response_format": "pcm"}, {"input": "one", "voice": "nobody"}):
                     await http.post("/v1/audio/speech", json=body)
+            async with raw(running, PIPELINED) as sock:
+                assert b" 200 " in await read_until(sock)
             await until(lambda: not running.server.server_state.connections and not running.node.sessions)
             await asyncio.sleep(0.1)
             gc.set_debug(gc.DEBUG_SAVEALL)

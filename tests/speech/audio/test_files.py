@@ -80,16 +80,27 @@ def test_a_file_without_sound_can_be_closed(format: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("end", [FileEncoder.close, FileEncoder.drop])
 @pytest.mark.parametrize("format", CONTENT_TYPES)
-def test_closing_in_the_middle_frees_all_memory(format: str) -> None:
-    """By a request that is left."""
+def test_closing_in_the_middle_frees_all_memory(format: str, end: Callable[[FileEncoder], object]) -> None:
+    """`drop`: by a request that is left."""
 
     def leave() -> None:
         encoder = FileEncoder(format)
         encoder.encode(NOISE[:20_000])
-        encoder.close()
+        end(encoder)
 
     assert_frees(leave)
+
+
+@pytest.mark.parametrize("format", CONTENT_TYPES)
+def test_what_comes_after_the_encoder_was_given_up_does_no_harm(format: str) -> None:
+    """A thread may be about to end the file. Mutation: FFmpeg gets it, and crashes."""
+    encoder = FileEncoder(format)
+    encoder.encode(NOISE[:20_000])
+    encoder.drop()
+    encoder.drop()
+    assert encoder.close() == b""
 
 
 def test_wav_of_unknown_length_is_read_by_the_standard_library() -> None:
