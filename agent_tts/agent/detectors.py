@@ -103,7 +103,7 @@ class VoiceDetector(SileroVADAnalyzer):
         peak = np.abs(np.frombuffer(buffer, "<i2").astype(np.int32)).max()
         self._level_db = max(20 * math.log10(max(peak, 0.5) / 32_768), self._level_db - FALL_DB)
         found = float(np.max(super().voice_confidence(buffer)))
-        if found >= max(SURE, self._params.confidence):
+        if found >= max(SURE, self.params.confidence):
             self._vad_starting_count += 1  # Pipecat adds one, too, and sets 1 with the first window
         confidence = found * (1 if self._found is VADState.QUIET else 2)
         self._is_loud = self._level_db >= self._least_db or (self._is_loud and self._found is not VADState.QUIET)
