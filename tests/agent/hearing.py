@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import numpy as np
 from pipecat.frames.frames import Frame, TranscriptionFrame
 from pipecat.services.settings import STTSettings
 from pipecat.services.stt_service import STTService
@@ -12,6 +13,7 @@ from pipecat.utils.time import time_now_iso8601
 
 from agent_tts.agent.stt import ComponentStatus, SegmentedRecogniser, SpeechToText
 from agent_tts.config.settings import AgentStt
+from agent_tts.sound.silence import AUDIBLE_PEAK
 from tests.recogniser import recognise
 
 
@@ -24,7 +26,11 @@ class GrammarSTT(SegmentedRecogniser):
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame, None]:
         await asyncio.sleep(self._takes_s)
-        if text := recognise(audio, self.sample_rate):
+        samples = np.frombuffer(audio, "<i2")
+        (loud,) = np.nonzero(np.abs(samples.astype(np.int32)) > AUDIBLE_PEAK)
+        # Seconds of silence at the end make the grammar fail at some places of its windows.
+        heard = samples[: loud[-1] + self.sample_rate // 2] if len(loud) else samples
+        if text := recognise(heard.tobytes(), self.sample_rate):
             yield TranscriptionFrame(text, "", time_now_iso8601(), None)
 
 

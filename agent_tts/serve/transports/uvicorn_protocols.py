@@ -88,6 +88,7 @@ class PlayerConnection(asyncio.Protocol):
 
     config: NodeConfig
     transport: asyncio.Transport
+    scheme: Any  # http or ws, with an s for TLS
     # The socket while a writer waits for the client; None while the kernel does.
     _player: TransportSocket | None = None
 
@@ -105,7 +106,7 @@ class PlayerConnection(asyncio.Protocol):
 
         Not with TLS, which cannot stay open at its end, nor after a reset, nor by a WebSocket's closing handshake.
         """
-        if self.transport.get_extra_info("sslcontext") is not None:
+        if self.scheme in ("https", "wss"):
             return False
         self.config.table.remove(self.transport)  # it gives its place away at once
         Flow(self.config.fair_queue.share(STRANGERS)).call(self.transport.close, CLOSE_S)
@@ -479,13 +480,13 @@ _NAMES: dict[type, str] = {
     uvicorn.Server: "capture_signals force_exit handle_exit on_tick server_state should_exit shutdown started startup",
     HttpToolsProtocol: "_should_upgrade _unsupported_upgrade_warning connection_lost connection_made cycle "
     "data_received flow handle_websocket_upgrade headers loop on_body on_header on_headers_complete on_message_begin "
-    "on_message_complete on_response_complete on_url parser pipeline scope send_400_response transport",
+    "on_message_complete on_response_complete on_url parser pipeline scheme scope send_400_response transport",
     RequestResponseCycle: "chunked_encoding disconnected expected_content_length message_event on_response "
     "response_complete send",
     WebSocketsSansIOProtocol: "close_sent conn connection_lost curr_msg_data_type data_received disconnected frames "
     "handle_cont handle_parser_exception handle_ping handle_pong handshake_complete handshake_initiated "
     "initial_response keepalive_timeout loop pending_ping_payload pong_timer queue read_paused receive run_asgi "
-    "schedule_ping send send_keepalive_ping send_receive_event_to_app transport writable",
+    "schedule_ping scheme send send_keepalive_ping send_receive_event_to_app transport writable",
 }
 
 
