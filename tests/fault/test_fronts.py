@@ -197,6 +197,7 @@ async def test_a_node_that_stands_as_a_whole_goes_on_with_all_callers(node: Runn
         assert node.pids() == pids
 
 
+@pytest.mark.slow
 async def test_the_engine_dies_while_callers_of_both_fronts_wait_for_slots(node: RunningProcess) -> None:
     async with callers(node) as peers:
         for peer in peers.values():

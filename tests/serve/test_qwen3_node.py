@@ -165,6 +165,7 @@ async def test_the_page_of_pipecat_clones_a_voice_and_speaks_it(speaker: Speaker
 # ---------------------------------------------------------------- speaking
 
 
+@pytest.mark.slow
 async def test_every_voice_gives_the_same_audio_over_websocket_and_http_for_any_split(speaker: Speaker) -> None:
     """The voices differ from each other."""
     listed = (await speaker.http.get("/v1/audio/voices")).json()["voices"]

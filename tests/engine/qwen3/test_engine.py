@@ -236,8 +236,9 @@ class TestEqualsUpstream:
                 resolved(base, SpeechOptions("clone:bob"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_model")
-@pytest.mark.parametrize("mode", ["live", pytest.param("whole", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["live", "whole"])
 def test_every_piece_of_a_long_text_equals_upstream(ending: Checkpoints, mode: TextMode) -> None:
     """Where `qwen3.piece_s` ends a piece, a sentence has the audio of upstream's call for it.
 

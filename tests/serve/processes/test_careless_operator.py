@@ -180,6 +180,7 @@ async def test_signals_to_all_processes_and_pipes_in_place_of_files_hold_up_noth
         assert await asyncio.to_thread(node.process.wait, SOON_S) == 0
 
 
+@pytest.mark.slow
 @FRONTS
 @pytest.mark.usefixtures("fronts")
 async def test_hangups_before_a_node_is_ready_and_while_it_ends_do_not_kill_it(tmp_path: Path) -> None:
@@ -259,15 +260,16 @@ def is_past_python(pid: int) -> bool:
     return bool(int(blocked, 16) & 1 << (signal.SIGHUP - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "fronts"),
     [
         ("0<&- 1>&- 2>&-", 2),
-        pytest.param("1>/dev/full 2>/dev/full", 2, marks=pytest.mark.slow),
-        pytest.param("0<&- 1>&- 2>&-", 1, marks=pytest.mark.slow),
-        pytest.param("2> >(exec 0<&-)", 1, marks=pytest.mark.slow),
-        pytest.param("1>&- 2>&-", 2, marks=pytest.mark.slow),
-        pytest.param("1>/dev/full 2>/dev/full", 1, marks=pytest.mark.slow),
+        ("1>/dev/full 2>/dev/full", 2),
+        ("0<&- 1>&- 2>&-", 1),
+        ("2> >(exec 0<&-)", 1),
+        ("1>&- 2>&-", 2),
+        ("1>/dev/full 2>/dev/full", 1),
     ],
 )
 def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str, fronts: int) -> None:

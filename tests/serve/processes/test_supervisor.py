@@ -115,7 +115,8 @@ def test_a_setting_that_only_a_front_refuses_ends_the_start() -> None:
     assert done.stderr == says
 
 
-@pytest.mark.parametrize("fronts", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fronts", ["1", "2"])
 def test_an_engine_that_does_not_start_is_one_line(fronts: str) -> None:
     limit = "timeouts.engine_start_s=0.001"
     done = run("serve", "--port", "0", "--engine", "tone", "--fronts", fronts, "--set", limit)
