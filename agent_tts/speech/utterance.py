@@ -446,9 +446,10 @@ class Utterance(AnyUtterance):
     def _translate(self, event: RequestEvent) -> None:
         if isinstance(event, Audio):
             if self._is_slow and len(event.payload) > FRAME_BYTES:  # others have their turn in between
-                rest = event.payload[FRAME_BYTES:], event.peaks[FRAME_PEAKS_BYTES:]
-                self._events.appendleft(event._replace(payload=rest[0], peaks=rest[1]))
-                event = event._replace(payload=event.payload[:FRAME_BYTES], peaks=event.peaks[:FRAME_PEAKS_BYTES])
+                pcm, peaks = event.payload, event.peaks
+                rest = event._replace(payload=pcm[FRAME_BYTES:], peaks=peaks[FRAME_PEAKS_BYTES:])
+                self._events.appendleft(rest)
+                event = event._replace(payload=pcm[:FRAME_BYTES], peaks=peaks[:FRAME_PEAKS_BYTES])
             self._taken += -(-len(event.payload) // FRAME_BYTES)
             if self._taken >= self._grant:
                 self._send(Credit(self.request_id, self._taken), waits=True)
