@@ -17,6 +17,7 @@ pytestmark = pytest.mark.gpu
 PROGRAM = """
 import os, sys
 from pathlib import Path
+import torch
 from agent_tts.engine.qwen3.compiling import Compilation
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
@@ -30,7 +31,8 @@ def counted(compilation, progress):
 Compilation.wait = counted
 folder, paged, weights = sys.argv[1], sys.argv[2] == "paged", sys.argv[3]
 models = (Checkpoint(source=folder),)
-qwen3 = Qwen3(models=models, max_model_len=1_536, memory=0.05 if paged else 0.85, weights=weights, kv_cache=weights)
+share = (4 << 30) / torch.cuda.mem_get_info()[1]  # of any card: too little for all positions of 32 slots
+qwen3 = Qwen3(models=models, max_model_len=1_536, memory=share if paged else 0.85, weights=weights, kv_cache=weights)
 engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=folder + "/voices")), 32)
 assert any(model.blocks for model in engine._models) == paged
 engine.close()
