@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from agent_tts.model import codec_fast
+from agent_tts.model.codec import Codec
 from agent_tts.model.codec_fast import FastCodec
 from tests.model.codec_noise import signal_to_noise, synthetic_codec
 from tests.model.test_codec import relative_error
@@ -36,22 +37,24 @@ def test_a_row_sounds_the_same_in_every_batch() -> None:
         assert relative_error(wave[0], waves[1][0]) < 0.1, rows
 
 
-def test_units_in_one_kernel_on_hopper_are_those_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_in_one_kernel_on_hopper_are_as_near_to_float32_as_those_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of streams at their start, at the start of a ring and within it, in another order than their rows."""
-    codec = synthetic_codec(DEVICE, torch.float16)
-    fast, codes = FastCodec(codec), torch.randint(0, 2048, (16, 16), device=DEVICE)
-    run, rows = torch.ones(16, dtype=torch.bool, device=DEVICE), torch.randperm(16, device=DEVICE)
+    codec, exact = synthetic_codec(DEVICE, torch.float16), synthetic_codec(DEVICE, torch.float32)
+    fast, seeded = FastCodec(codec), torch.Generator(DEVICE).manual_seed(1)
+    codes = torch.randint(0, 2048, (16, 16), device=DEVICE, generator=seeded)
+    run, rows = torch.ones(16, dtype=torch.bool, device=DEVICE), torch.randperm(16, device=DEVICE, generator=seeded)
 
-    def frame() -> tuple[torch.Tensor, ...]:
+    def frame(by: Codec | FastCodec, dtype: torch.dtype) -> list[torch.Tensor]:
         """Its waveform and the rings behind it."""
-        state = codec.init_state(16, DEVICE, torch.float16)
+        state = codec.init_state(16, DEVICE, dtype)
         state.position.copy_(torch.arange(16) % 5)
         generator = torch.Generator(DEVICE).manual_seed(0)
         for ring in state.histories:
-            ring.normal_(generator=generator)
-        return fast.step(state, codes, run, rows), *state.histories
+            ring.copy_(ring.half().normal_(generator=generator))
+        return [found.float() for found in (by.step(state, codes, run, rows), *state.histories)]
 
-    found = frame()
+    expected, ones = frame(exact, torch.float32), frame(fast, torch.float16)
     monkeypatch.setattr(codec_fast, "has_warpgroups", lambda device: False)
-    for one, other in zip(found, frame(), strict=True):
-        assert relative_error(one, other) < 5e-3
+    for one, two, value in zip(ones, frame(fast, torch.float16), expected, strict=True):
+        assert (one - value).norm() <= 1.1 * (two - value).norm()
+        assert (one - value).abs().max() <= 1.3 * (two - value).abs().max()
