@@ -74,9 +74,7 @@ class Counts:
         return OK
 
     def _spend(self, now_ms: float, key: str, characters: int, most: int) -> int:
-        bucket = self._characters.get((key, most))
-        if bucket is None:
-            bucket = self._characters[key, most] = TokenBucket(most / 60_000, most, now_ms)
+        bucket = self._characters.setdefault((key, most), TokenBucket(most / 60_000, most, now_ms))
         return math.ceil(spend(bucket, now_ms, characters, most))
 
 

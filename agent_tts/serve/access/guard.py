@@ -293,9 +293,7 @@ class Guard(Budget):
 
     def _bucket(self, key_id: str, most: int) -> TokenBucket:
         """What this front knows at once of the characters of a key; what others spend comes by the ledger, later."""
-        if key_id not in self._characters:
-            self._characters[key_id] = TokenBucket(most / 60, most, self._clock())
-        return self._characters[key_id]
+        return self._characters.setdefault(key_id, TokenBucket(most / 60, most, self._clock()))
 
     async def place(self, place: Place, client: Client) -> Permit:
         """Take a place of this kind, without a session. Raises `AtCapacity`. Cancelling it is safe."""

@@ -150,9 +150,7 @@ class Ledger:
         Raises `RateLimited` if the key sends too many.
         """
         rate = self._requests_per_s
-        bucket = self._requests.get(key_id)
-        if bucket is None:
-            bucket = self._requests[key_id] = TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now)
+        bucket = self._requests.setdefault(key_id, TokenBucket(rate, max(1.0, rate * REQUESTS_BURST_S), now))
         count = max(1, int(bucket.left(now)) // ALLOWANCE) if several else 1
         if not bucket.allows(now, count):
             why = f"at most {rate:g} requests a second (limits.requests_per_s): try again"
@@ -165,9 +163,7 @@ class Ledger:
         most = self.characters_per_minute(key_id)
         if most is None:
             return now
-        bucket = self._characters.get(key_id)
-        if bucket is None:
-            bucket = self._characters[key_id] = TokenBucket(most / 60, most, now)
+        bucket = self._characters.setdefault(key_id, TokenBucket(most / 60, most, now))
         return now + spend(bucket, now, characters, most)
 
     def characters_per_minute(self, key_id: str | None) -> int | None:
