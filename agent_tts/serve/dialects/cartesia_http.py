@@ -68,9 +68,8 @@ class CartesiaEventsBody(Body):
         # Index of the next sample at the output rate.
         self._first_sample = 0
 
-    def words(self, words: Words[str]) -> bytes:
+    def words(self, words: Words[str]) -> None:
         self._events.words.learn(words.words, final=words.kind == "aligned")
-        return b""
 
     def audio(self, pcm: bytes) -> bytes:
         return server_sent(self._audio(self._encoder.encode(pcm)))

@@ -176,9 +176,8 @@ class TimedBody(AudioBody):
         # Audio so far, at 24 kHz.
         self._samples = 0
 
-    def words(self, words: Words[str]) -> bytes:
+    def words(self, words: Words[str]) -> None:
         self._due.learn(words.words, final=words.kind == "aligned")
-        return b""
 
     def audio(self, pcm: bytes) -> bytes:
         self._samples += len(pcm) // 2

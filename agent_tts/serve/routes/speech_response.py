@@ -45,9 +45,8 @@ Seal = Callable[[bytes], Awaitable[bytes]]
 class Body:
     """The body of one response, made while audio arrives: a file, or events of a dialect. Pure."""
 
-    def words(self, words: Words[str]) -> bytes:
-        """Word times, sent before their audio; called only if words were requested."""
-        return b""
+    def words(self, words: Words[str]) -> None:
+        """Word times, which come before their audio; called only if words were requested."""
 
     def audio(self, pcm: bytes) -> bytes:
         """The next piece of audio: pcm_s16le, 24 kHz, mono."""
@@ -234,7 +233,7 @@ class SpeechResponse(Response):
             await asyncio.gather(watch, utterance.cancel(), return_exceptions=True)
 
     async def _send(self, utterance: Utterance, writer: Writer, body: Body) -> None:
-        held, held_s = b"", 0.0  # bytes of the body that wait for the next audio; audio that waits in the encoder
+        held_s = 0.0  # audio that waits in the encoder
         encoder = Flow(self.node.fair_queue.share(self.client.key_id))
         rest = deque(self.text[at : at + SLICE_CHARS] for at in range(0, len(self.text) or 1, SLICE_CHARS))
         while True:
@@ -249,12 +248,12 @@ class SpeechResponse(Response):
             match event:
                 case Words() as event:
                     async with encoder:
-                        held += body.words(event)
+                        body.words(event)
                 case Audio(payload=pcm) if pcm:
                     if self.seal is None:
                         await self._start(writer)
                     async with encoder:
-                        data, held = held + body.audio(pcm), b""
+                        data = body.audio(pcm)
                     held_s += len(pcm) / PCM_BYTES_PER_S
                     if data:
                         await writer.write({"type": "http.response.body", "body": data, "more_body": True}, held_s)
@@ -280,11 +279,10 @@ class SpeechResponse(Response):
                             await writer.finish()
                             writer.cut()
                         return
-                    data = held + last
-                    for at in range(0, len(data), SENT_AT_ONCE):
-                        piece = data[at : at + SENT_AT_ONCE]
+                    for at in range(0, len(last), SENT_AT_ONCE):
+                        piece = last[at : at + SENT_AT_ONCE]
                         message = {"type": "http.response.body", "body": piece, "more_body": True}
-                        await writer.write(message, held_s * len(piece) / len(data))
+                        await writer.write(message, held_s * len(piece) / len(last))
                     await writer.finish()
                     await writer.write({"type": "http.response.body"})
                     return
