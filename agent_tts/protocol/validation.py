@@ -146,28 +146,29 @@ def check_message(model: type[Model], fields: Mapping[str, Any]) -> Model:
         raise message_error(first_complaint(error)) from None
 
 
-def body_error(
-    error: ValidationError, model: type[BaseModel], *, spoken: str | None = None, depth: int = 1
-) -> SpeechError:
-    """The error for the body of an HTTP request, which was checked against `model`.
+def check_fields(model: type[Model], fields: Mapping[str, Any], spoken: str | None = None, *, depth: int = 1) -> Model:
+    """The fields of the body of an HTTP request, checked; raises `InvalidRequest` or `UnsupportedFormat`.
 
     Args:
         spoken: the field with the text to speak.
         depth: how many parts of the path the error names.
     """
-    path, kind, reason = first_complaint(error)
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        path, kind, reason = first_complaint(error)
     if not path:
-        return InvalidRequest(reason)
+        raise InvalidRequest(reason)
     if kind == UNKNOWN_FIELD and path[0] not in model.model_fields:
         near = difflib.get_close_matches(path[0][:64], model.model_fields, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        return InvalidRequest(f"a field is not known: {hint}fields are {', '.join(model.model_fields)}")
+        raise InvalidRequest(f"a field is not known: {hint}fields are {', '.join(model.model_fields)}")
     field = ".".join(path[:depth])
     if field == spoken and kind in BLANK:
-        return InvalidRequest(f"{field}: there is nothing to speak", field)
+        raise InvalidRequest(f"{field}: there is nothing to speak", field)
     message = f"{field}: {reason}"
     is_format = path[0] in ("response_format", "output_format")
-    return UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
+    raise UnsupportedFormat(message) if is_format else InvalidRequest(message, field)
 
 
 def check_body(
@@ -179,15 +180,12 @@ def check_body(
     depth: int = 1,
     most: int = MAX_VALUES,
 ) -> Model:
-    """The body of an HTTP request, checked; `max_chars` is of the text to speak. See `body_error` and `parse`.
+    """The body of an HTTP request, checked; `max_chars` is of the text to speak. See `check_fields` and `parse`.
 
     Raises:
         BadMessage, UnsupportedFormat, TextTooLong: what was wrong and what is allowed, without any of the text.
     """
-    try:
-        wanted = model.model_validate(parse(body, NOT_JSON, most))
-    except ValidationError as error:
-        raise body_error(error, model, spoken=spoken, depth=depth) from None
+    wanted = check_fields(model, parse(body, NOT_JSON, most), spoken, depth=depth)
     text: str = "" if spoken is None else getattr(wanted, spoken)
     if spoken is not None and not text.strip():
         raise InvalidRequest(f"{spoken}: there is nothing to speak", spoken)

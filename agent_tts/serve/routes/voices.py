@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -36,7 +36,6 @@ from agent_tts.voices.detection import Detection, detect
 from agent_tts.voices.library import CONSENT_ID, FOLLOW_S, Consent, RecordedConsent, StoredVoice, VoiceLibrary
 
 T = TypeVar("T")
-Model = TypeVar("Model", bound=BaseModel)
 
 LEXICON_BYTES = 1 << 20  # of an uploaded lexicon
 
@@ -126,14 +125,7 @@ def parse(content_type: str, body: bytes) -> NewClone | NewDesign | NewEmbedding
     model = _TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise InvalidRequest(f"type: must be one of {', '.join(_TYPES)}", "type")
-    return _checked(model, given)  # pyrefly: ignore[bad-return]
-
-
-def _checked(model: type[Model], given: dict[str, Any]) -> Model:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise validation.body_error(error, model) from None
+    return validation.check_fields(model, given)  # pyrefly: ignore[bad-return]
 
 
 def _is_form(content_type: str) -> bool:
@@ -291,7 +283,8 @@ async def create_consent(request: Request, node: Here, client: Authorized) -> Re
     settings = node.settings.voices
     _enrolment(node)
     with await node.guard.admit(client):
-        new = _checked(NewConsent, await _uploaded(request, node, client, multipart.parse, settings.clip_bytes))
+        form = await _uploaded(request, node, client, multipart.parse, settings.clip_bytes)
+        new = validation.check_fields(NewConsent, form)
         with await node.guard.place("clips", client):
             try:
                 await _unless_gone(request.receive, enroll.decode(new.recording, max_s=settings.clip_s))
