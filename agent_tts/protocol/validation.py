@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -85,31 +85,24 @@ _BRACKET = re.compile(r"[\[\]{}]")
 _NO_SPACE = dict.fromkeys(map(ord, " \t\r\n"))
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
 def _finite(text: str) -> float:
-    """A number; raises ValueError for one that no float holds."""
-    if math.isinf(number := float(text)):
+    """A number; raises ValueError for one that no float holds, and for the constants that Python takes for numbers."""
+    if not math.isfinite(number := float(text)):
         raise ValueError
     return number
 
 
 # `json.loads` would make one for each message.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
 
 
-def _check_fields(found: dict[str, Any]) -> None:
-    level: list[dict[str, Any] | list[Any]] = [found]
-    while level:
-        below = []
-        for container in level:
-            if isinstance(container, dict) and len(container) > MAX_FIELDS:
-                raise BadMessage(f"an object has at most {MAX_FIELDS} fields")
-            inside = container.values() if isinstance(container, dict) else container
-            below += [value for value in inside if isinstance(value, (dict, list))]
-        level = below
+def _check_fields(container: dict[str, Any] | list[Any]) -> None:
+    """Refuse an object with too many fields, here or below: at most `MAX_DEPTH` deep, as was checked before."""
+    if isinstance(container, dict) and len(container) > MAX_FIELDS:
+        raise BadMessage(f"an object has at most {MAX_FIELDS} fields")
+    for value in container.values() if isinstance(container, dict) else container:
+        if isinstance(value, (dict, list)):
+            _check_fields(value)
 
 
 class Complaint(NamedTuple):
