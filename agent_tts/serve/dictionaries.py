@@ -172,13 +172,12 @@ class Dictionaries:
         """
 
         def changed(found: Dictionary) -> Dictionary:
-            old = () if instead_of is None else found.latest.rules
-            kept = (rule for rule in old if instead_of is not None and rule.written not in instead_of)
-            version = None if rules is None else Version.of((*kept, *rules))
             if name is not None:
                 found = replace(found, name=name)
-            if version is not None:
-                versions = (*found.versions, version)[-MAX_VERSIONS:]
+            if rules is not None:
+                old = () if instead_of is None else found.latest.rules
+                kept = [rule for rule in old if rule.written not in (instead_of or ())]
+                versions = (*found.versions, Version.of((*kept, *rules)))[-MAX_VERSIONS:]
                 while len(versions) > 2 and sum(one.chars for one in versions) > KEPT_CHARS:
                     versions = versions[1:]
                 found = replace(found, versions=versions)

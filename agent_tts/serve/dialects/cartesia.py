@@ -187,8 +187,7 @@ class ContextEvents:
 
         Phones are no word: Pipecat's class, which has put them in the place of a word, expects none for them.
         """
-        is_phones = [word.word[0] != "<" and self.text.startswith("<<", word.char_start) for word in words]
-        words = [word for word, is_one in zip(words, is_phones, strict=True) if not is_one]
+        words = [word for word in words if word.word[0] == "<" or not self.text.startswith("<<", word.char_start)]
         if words:
             times = {
                 "words": [word.word for word in words],
