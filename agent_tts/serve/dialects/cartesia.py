@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from secrets import token_hex
@@ -244,7 +243,7 @@ class CartesiaAdapter(ProtocolAdapter):
         # Those that have not ended.
         self._contexts: dict[str, ContextEvents] = {}
         # Contexts that failed before the client ended them, oldest first.
-        self._failed: OrderedDict[str, None] = OrderedDict()
+        self._failed: dict[str, None] = {}
         # The session's id, for error messages.
         self._request_id = ""
 
@@ -378,4 +377,4 @@ class CartesiaAdapter(ProtocolAdapter):
     def _fail(self, context_id: str) -> None:
         self._failed[context_id] = None
         if len(self._failed) > MAX_REMEMBERED:
-            self._failed.popitem(last=False)
+            del self._failed[next(iter(self._failed))]

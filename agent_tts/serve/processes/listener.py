@@ -22,7 +22,7 @@ def listen(settings: Settings) -> socket.socket:
 
     Raises `SettingsError` for an address that is unusable or in use.
     """
-    return _bound(settings, settings.port, listens=True)
+    return _bound(settings, settings.port, shared=False)
 
 
 def reserve(settings: Settings) -> socket.socket:
@@ -50,7 +50,7 @@ def url_of(listener: socket.socket, settings: Settings) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _bound(settings: Settings, port: int, *, shared: bool = False, listens: bool = False) -> socket.socket:
+def _bound(settings: Settings, port: int, *, shared: bool) -> socket.socket:
     host = settings.host
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -67,7 +67,7 @@ def _bound(settings: Settings, port: int, *, shared: bool = False, listens: bool
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         tcp.set_user_timeout(sock, settings.timeouts.tcp_user_s)
         sock.bind(address)
-        if listens:
+        if not shared:
             sock.listen(CONNECTION_BACKLOG)
     except OSError as error:
         sock.close()
