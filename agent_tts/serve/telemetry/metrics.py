@@ -285,16 +285,6 @@ class ContextMeter(Meter):
         return max(0.0, self.audio_ms - max(0.0, self._heard_until - self.clock()) * 1_000)
 
     def finished(self, event: Finished[str]) -> Finished[str]:
-        done = self._count(event)
-        if self.span is not None:
-            self.span.end(done)
-        return done
-
-    def _mark(self, what: str, at: float | None = None) -> None:
-        if self.span is not None:
-            self.span.mark(what, at)
-
-    def _count(self, event: Finished[str]) -> Finished[str]:
         metrics = self.metrics
         metrics.active.labels(self.transport).dec()
         metrics.finished.labels(self.transport, event.reason).inc()
@@ -306,9 +296,14 @@ class ContextMeter(Meter):
             metrics.cut.labels(why).inc()
         if self._cancelled_at is not None:
             metrics.cancel.observe(self.clock() - self._cancelled_at)
-        if self._ttfa_s is None or not self.audio_ms:
-            return replace(event, audio_ms=round(self.audio_ms))
-        rtf = event.busy_ms / self.audio_ms
-        metrics.rtf.observe(rtf)
-        ttfa_ms, rtf = round(self._ttfa_s * 1_000, 1), round(rtf, 4)
-        return replace(event, audio_ms=round(self.audio_ms), ttfa_ms=ttfa_ms, rtf=rtf)
+        done = super().finished(event)
+        if self._ttfa_s is not None and done.rtf is not None:
+            metrics.rtf.observe(done.rtf)
+            done = replace(done, ttfa_ms=round(self._ttfa_s * 1_000, 1), rtf=round(done.rtf, 4))
+        if self.span is not None:
+            self.span.end(done)
+        return done
+
+    def _mark(self, what: str, at: float | None = None) -> None:
+        if self.span is not None:
+            self.span.mark(what, at)
