@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -182,7 +181,7 @@ class Metrics:
         transport: str,
         options: SpeechOptions | Resolved,
         owner: int,
-        listener: Listener | None = None,
+        listener: Listener,
         about: Mapping[str, str | int] | None = None,
         characters: int = 0,
     ) -> Utterance:
@@ -193,9 +192,8 @@ class Metrics:
         """
         self.usage.check(owner, characters)
         utterance = service.open(options, owner, listener)
-        clock = time.monotonic if listener is None else listener.clock
         span = None if self._spans is None else self._spans.context(transport, about or {})
-        utterance.meter = ContextMeter(self, transport, clock, span, owner)
+        utterance.meter = ContextMeter(self, transport, listener.clock, span, owner)
         if characters:
             utterance.meter.take(characters, begins=True)
         return utterance
