@@ -79,7 +79,7 @@ class Session:
         self._due: deque[_Line] = deque()
         # What waits for the end of a context to be told, by its id.
         self._later: dict[str, deque[adapter.Later]] = {}
-        # The costs of the messages that have come, and of those that wait or have waited.
+        # Costs of the messages that have come, and of those that wait or have waited, until each is obeyed or dropped.
         self._unread = self._waiting = 0
         # Events that need not wait for audio.
         self._replies: deque[Event] = deque()
@@ -157,17 +157,14 @@ class Session:
         except errors.SpeechError as error:
             self._refuse(error, line.about)
         if self._due and self._due[0] is line:  # else it was dropped
-            self._count(line.messages.popleft(), has_waited=line.has_waited)
+            cost = _cost(line.messages.popleft())
+            if line.has_waited:
+                self._waiting -= cost
+            else:
+                self._unread -= cost
             line.about = None
             if not line.messages:
                 self._due.popleft()
-
-    def _count(self, *over: adapter.Later, has_waited: bool) -> None:
-        """Messages that are obeyed or dropped cost nothing any more."""
-        if has_waited:
-            self._waiting -= sum(map(_cost, over))
-        else:
-            self._unread -= sum(map(_cost, over))
 
     def _refuse(self, error: errors.SpeechError, context_id: str | None) -> None:
         if error.code in ("at_capacity", "engine_lost", "draining", "context_limit"):
@@ -282,7 +279,7 @@ class Session:
             case adapter.Echo():
                 self._reply(command)
             case adapter.Drop(context_id=context_id):
-                self._count(*self._later.pop(context_id, ()), has_waited=True)
+                self._waiting -= sum(map(_cost, self._later.pop(context_id, ())))
             case adapter.Close():
                 self._leaving = (1000, "closed by the client")
                 self._cancel_all(None)
