@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +13,7 @@ from typer import testing
 from typer.testing import CliRunner
 
 from agent_tts.cli.app import app
+from agent_tts.system.processes import started
 
 AGENT_TTS = (sys.executable, "-m", "agent_tts")
 PATIENCE_S = 200.0  # of a machine with other loads; a test has 300
@@ -43,10 +43,7 @@ def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 
 def is_running(pid: int) -> bool:
     """Whether the process exists and is not a zombie."""
-    try:
-        return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]
-    except OSError:
-        return False
+    return started(pid) is not None
 
 
 class Terminal(io.BytesIO):
