@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent_tts.agent.stt import SpeechToText
+from agent_tts.bench.scripted_llm import scripted_llm
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.doctor import machine, wants_agent
@@ -30,21 +28,8 @@ def found(**values: Any) -> dict[str, Finding]:
 
 @pytest.fixture
 def llm() -> Iterator[str]:
-    """A server that lists one language model."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"data": [{"id": "llama3.2"}]}).encode())
-
-        def log_message(self, format: str, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with scripted_llm(str) as url:
+        yield url
 
 
 @pytest.mark.parametrize(
@@ -79,7 +64,7 @@ def test_the_agents_recogniser_and_language_model_are_tried(llm: str) -> None:
     findings = found(agent={"stt": {"model": TINY_EN}, "llm": {"base_url": llm}})
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
     assert findings["recognition"].found == f"whisper: {TINY_EN}"
-    assert findings["language model"].found == "openai: llama3.2"
+    assert findings["language model"].found == "openai: scripted"
 
 
 def test_what_the_agent_lacks_is_told(llm: str, tmp_path: Path) -> None:
@@ -87,7 +72,7 @@ def test_what_the_agent_lacks_is_told(llm: str, tmp_path: Path) -> None:
     findings = found(agent={"stt": stt | {"model": "small.en"}, "llm": {"base_url": llm, "model": "gpt-9"}})
     assert findings["recognition"].verdict is findings["language model"].verdict is Verdict.NOTE
     assert findings["recognition"].advice == "the first start downloads about 484 MB"
-    assert "has no model gpt-9; it has llama3.2" in findings["language model"].advice
+    assert "has no model gpt-9; it has scripted" in findings["language model"].advice
     findings = found(agent={"stt": stt | {"model": "/no/such/model"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}})
     assert "is not a folder with a model" in findings["recognition"].advice
     assert "no language model answers" in findings["language model"].advice.lower()
