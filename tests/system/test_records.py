@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from loguru import logger
 
 from agent_tts.system.records import Records
 from tests.support import logged
@@ -35,55 +35,37 @@ def test_what_the_system_does_not_give_is_asked_for_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a voice that another user has copied: all others were looked at twenty times a second, for ever."""
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        raise PermissionError(13, "Permission denied")
-
+    read = Mock(side_effect=PermissionError(13, "Permission denied"))
     (tmp_path / "one").write_text("text")
     for path in (tmp_path / "one", tmp_path):
         os.utime(path, (0, 0))
     records = Records(tmp_path, "record", str.isalnum, read)
     assert [records.all() for _ in range(3)] == [()] * 3
-    assert reads == 1
+    assert read.call_count == 1
     monkeypatch.setattr(records, "_again_at", 0.0)
     assert records.all() == ()
-    assert reads == 2
+    assert read.call_count == 2
 
 
 @pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError()])
 def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        raise error
-
+    read = Mock(side_effect=error)
     (tmp_path / "one").write_text("text")
     records = Records(tmp_path, "record", str.isalnum, read)
     assert records.all() == records.all() == ()
-    assert reads == 1
+    assert read.call_count == 1
 
 
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
 def test_a_record_whose_time_is_far_from_now_is_read_once(tmp_path: Path, ahead_s: int) -> None:
     """Fails where a time in the future is never old: a clock was set back, or another machine's is ahead."""
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        return path.read_text()
-
+    read = Mock(side_effect=Path.read_text)
     (tmp_path / "one").write_text("text")
     for path in (tmp_path / "one", tmp_path):
         os.utime(path, (datetime.now(UTC).timestamp() + ahead_s,) * 2)
     records = Records(tmp_path, "record", str.isalnum, read)
     assert [records.all() for _ in range(3)] == [("text",)] * 3
-    assert reads == 1
+    assert read.call_count == 1
     (tmp_path / "one").write_text("more")
     assert records.get("one") == "more"
 
@@ -92,12 +74,10 @@ def test_a_folder_that_cannot_be_read_is_told_once(tmp_path: Path, monkeypatch: 
     def refuse(_: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{message}")
     monkeypatch.setattr(os, "listdir", refuse)
     records = Records(tmp_path, "record", str.isalnum, Path.read_text)
-    assert records.all() == records.all() == ()
-    logger.remove(sink)
+    with logged() as lines:
+        assert records.all() == records.all() == ()
     assert lines == ["the folder of each record cannot be read: Permission denied\n"]
 
 
