@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, Self
 from weakref import WeakSet
@@ -28,7 +28,6 @@ Rate = Literal[8_000, 16_000, 24_000, 48_000]
 
 
 Speech = RemoteUtterance | ResumableUtterance
-Session = Mapping[str, Any]  # fields of the protocol's session
 
 MIME_TYPE = "audio/pcm"
 # A pause of the LLM of this share of the node's `text_idle_s` ends a context; the next token begins another. The node
@@ -51,10 +50,10 @@ class SynthesizeStream(tts.SynthesizeStream):
     It takes a connection and a slot at its first word. Closing it stops the speech at once.
     """
 
-    def __init__(self, owner: tts.TTS[Any], conn_options: APIConnectOptions, pool: Pool, session: Session) -> None:
+    def __init__(self, owner: TTS, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=owner, conn_options=conn_options)
-        self._pool = pool
-        self._session = session
+        self._pool, self._session = owner._pool, owner._session
+        owner._streams.add(self)
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
         rate = self._tts.sample_rate
@@ -112,12 +111,10 @@ class SynthesizeStream(tts.SynthesizeStream):
 class ChunkedStream(tts.ChunkedStream):
     """A complete text, spoken unpaced. Closing it stops the speech at once."""
 
-    def __init__(
-        self, owner: tts.TTS[Any], text: str, conn_options: APIConnectOptions, pool: Pool, session: Session
-    ) -> None:
+    def __init__(self, owner: TTS, text: str, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=owner, input_text=text, conn_options=conn_options)
-        self._pool = pool
-        self._session = {**session, "lead_ms": None}
+        self._pool, self._session = owner._pool, {**owner._session, "lead_ms": None}
+        owner._streams.add(self)
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
         rate, text = self._tts.sample_rate, self._input_text
@@ -293,14 +290,10 @@ class TTS(tts.TTS[Literal["metrics_collected"]]):
         self._session = _checked(self._session, session)
 
     def synthesize(self, text: str, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS) -> ChunkedStream:
-        stream = ChunkedStream(self, text, conn_options, self._pool, self._session)
-        self._streams.add(stream)
-        return stream
+        return ChunkedStream(self, text, conn_options)
 
     def stream(self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS) -> SynthesizeStream:
-        stream = SynthesizeStream(self, conn_options, self._pool, self._session)
-        self._streams.add(stream)
-        return stream
+        return SynthesizeStream(self, conn_options)
 
     def prewarm(self) -> None:
         """Connect in the background, so that the first reply does not wait for it."""
