@@ -24,6 +24,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from agent_tts.errors import SettingsError
@@ -148,7 +149,8 @@ def write_tokenizer(folder: Path) -> None:
     """Writes vocab.json, merges.txt and tokenizer_config.json."""
     merges = _merges()
     made = dict.fromkeys("".join(pair) for pair in merges)
-    names = {token: index for index, token in enumerate(_byte_symbols().values())} | _FIXED_IDS
+    # The symbols of bytes in the order of their ids: those of printable bytes first.
+    names = {token: index for index, token in enumerate(sorted(ByteLevel.alphabet()))} | _FIXED_IDS
     free = iter(sorted(set(range(FIRST_SPECIAL)) - set(names.values())))
     names |= {token: next(free) for token in made if token not in names}
     names |= {f"filler{index}": index for index in free}
@@ -159,21 +161,13 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(_settings(), indent=2), "utf-8")
 
 
-def _byte_symbols() -> dict[int, str]:
-    """The character that stands for each byte, in the order of their ids: printable bytes first, then the others."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(others)}
-
-
 def _merges() -> list[tuple[str, str]]:
     """The pairs that build each word from the left, each once, in order of rank."""
-    symbol = _byte_symbols()
     merges: dict[tuple[str, str], None] = {}
     for word in _WORDS:
-        symbols = [symbol[byte] for byte in word.encode()]
-        left = symbols[0]
-        for right in symbols[1:]:
+        [(symbols, _)] = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(word)
+        left, *others = symbols
+        for right in others:
             merges[left, right] = None
             left += right
     return list(merges)
