@@ -192,8 +192,6 @@ def health(
 
     Without --url the address comes from the settings' AGENT_TTS_* variables, for the health checks of containers.
     """
-    import sys
-
     import httpx
 
     from agent_tts.client.connection import http_url
@@ -210,8 +208,7 @@ def health(
         # This machine's node has a certificate with the name that clients use.
         answer = httpx.get(node.join(path), timeout=HEALTH_S, verify=bool(url), trust_env=bool(url))
     except httpx.HTTPError as error:
-        print(f"agent-tts: no node answers at {node.netloc.decode()}: {type(error).__name__}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise shared.complain(f"no node answers at {node.netloc.decode()}: {type(error).__name__}", 1) from None
     print(answer.text)
     raise typer.Exit(0 if answer.status_code == 200 else 1)
 
