@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_tts.agent.realtime.shapes import (
-    OPENAI_VOICES,
     AppendedAudio,
     CreateItem,
     Event,
@@ -40,6 +39,7 @@ from agent_tts.errors import SpeechError
 from agent_tts.integrations.pipecat.words import SpokenWord
 from agent_tts.protocol import v1 as protocol
 from agent_tts.speech.audio.encoding import Transcoder
+from agent_tts.voices import OPENAI_VOICES
 
 MIN_COMMIT_MS = 100  # OpenAI's
 MAX_ITEMS = 1_000  # of a conversation

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from agent_tts.agent.realtime.ear import DetectorTurns
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
 from agent_tts.agent.realtime.session import RealtimeSession, check_voice, new_id
-from agent_tts.agent.realtime.shapes import OPENAI_VOICES, SessionSettings, Shape, checked, merged
+from agent_tts.agent.realtime.shapes import SessionSettings, Shape, checked, merged
 from agent_tts.errors import InvalidRequest, SpeechError
 from agent_tts.protocol.validation import NOT_JSON, parse
 from agent_tts.serve.access.guard import Client
@@ -28,6 +28,7 @@ from agent_tts.serve.routes.http import ERRORS, Authorized, json_body, node_of, 
 from agent_tts.serve.routes.realtime import REALTIME
 from agent_tts.serve.transports import sdp
 from agent_tts.serve.transports.websocket import CLOSE_CODES, close_reason, deny
+from agent_tts.voices import OPENAI_VOICES
 
 if TYPE_CHECKING:
     from agent_tts.agent.calls import Calls

@@ -51,12 +51,7 @@ from agent_tts.agent.realtime.conversation import (
 )
 from agent_tts.agent.realtime.ear import DetectorTurns, Ear, Resampler
 from agent_tts.agent.realtime.lines import RtcLine, WebSocketLine
-from agent_tts.agent.realtime.shapes import (
-    OPENAI_VOICES,
-    SessionSettings,
-    SharedSettings,
-    Tool,
-)
+from agent_tts.agent.realtime.shapes import SessionSettings, SharedSettings, Tool
 from agent_tts.agent.turns import Turns
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SlowConsumer, SpeechError, UnknownVoice
@@ -69,6 +64,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from agent_tts.serve.token_bucket import TokenBucket
 from agent_tts.serve.transports.writer import WRITE_BYTES
+from agent_tts.voices import OPENAI_VOICES
 
 # Answers of one session that are begun, cancelled ones included: each asks the language model.
 ANSWERS_PER_S = 4

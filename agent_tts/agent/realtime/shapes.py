@@ -15,11 +15,6 @@ from agent_tts.speech.audio.encoding import PcmEncoding
 
 Event = dict[str, Any]  # one message of either side
 
-OPENAI_VOICES = frozenset(
-    ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse")
-)
-
-
 MAX_EVENT_ID = 512  # characters; a longer one is not told again
 
 
