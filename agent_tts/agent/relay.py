@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from fastapi import FastAPI
@@ -38,9 +37,7 @@ class AgentRelay:
         """Nothing runs here."""
 
     async def describe(self) -> dict[str, Any]:
-        answer: str = await self._supervisor.ask(DescribeAgent())
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        return await self._supervisor.ask(DescribeAgent())
 
     async def begin(self, call: BeginCall) -> dict[str, str]:
         return await self._supervisor.ask(call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -46,7 +45,7 @@ class AgentServer:
             channel = node.supervisor.channel
             channel.handle(AddCandidates, self.calls.candidates)
             channel.handle(BeginCall, self.begin)
-            channel.handle(DescribeAgent, self._describe_to_others)
+            channel.handle(DescribeAgent, lambda _: self.describe())
         app.state.agent = self
         app.include_router(routes)
         self.realtime = app.state.realtime = RealtimeEndpoint(node, self.calls)
@@ -73,9 +72,6 @@ class AgentServer:
             await self.calls.candidates(question)
         else:
             await self._supervisor.ask(question)
-
-    async def _describe_to_others(self, _: DescribeAgent) -> str:
-        return json.dumps(await self.describe())
 
 
 def extension(settings: Settings) -> AgentServer:

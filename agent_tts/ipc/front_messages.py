@@ -149,8 +149,8 @@ class BeginCall(Question[dict[str, str]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeAgent(Question[str]):
-    """The answer: what recognises and answers speech, as JSON."""
+class DescribeAgent(Question[dict[str, Any]]):
+    """The answer: what recognises and answers speech."""
 
 
 ForCalls = BeginCall | DescribeAgent
