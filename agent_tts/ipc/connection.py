@@ -65,12 +65,9 @@ class EngineConnection:
         self._pipe = None
         self._outbox.clear()
         self._unread.clear()
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-        if self._next_beat is not None:
-            self._next_beat.cancel()
-            self._next_beat = None
+        for timer in filter(None, (self._waiting, self._next_beat)):
+            timer.cancel()
+        self._waiting = self._next_beat = None
 
     def send(self, command: EngineCommand, *, waits: bool = False) -> None:
         """Never blocks; dropped once it is closed. All commands of a tick of the event loop leave in one write.
