@@ -268,11 +268,10 @@ def _merge(known: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name in _MERGED and isinstance(value, dict):
             before = known.get(name) or {}
-            if name == "turn_detection" and value.get("type") != before.get("type", "server_vad"):
-                # Another kind of detection begins with its own defaults; one without a kind changes the present one.
-                before = before if value.get("type") is None else {}
             if name == "turn_detection":
                 before = {"type": "server_vad"} | before
+                # Another kind of detection begins with its own defaults; one without a kind changes the present one.
+                before = before if value.get("type") in (None, before["type"]) else {}
             value = _merge(before, value)
         known[name] = value
     return known
