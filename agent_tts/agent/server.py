@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 
-from agent_tts.agent.call import Build, load_build
+from agent_tts.agent.call import load_build
 from agent_tts.agent.calls import Calls
 from agent_tts.agent.detectors import share_models
 from agent_tts.agent.llm import LanguageModel
@@ -28,13 +28,12 @@ class AgentServer:
     Raises SettingsError: the pipeline's file cannot be used.
 
     Args:
-        build: makes the pipeline of a call; None is the file of the setting `agent.pipeline`.
         stt: speech recognition; None is the one of the settings `agent.stt`.
     """
 
-    def __init__(self, settings: Agent, build: Build | None = None, stt: SpeechToText | None = None) -> None:
+    def __init__(self, settings: Agent, stt: SpeechToText | None = None) -> None:
         share_models()
-        self._build = build or load_build(settings.pipeline)
+        self._build = load_build(settings.pipeline)
         self.stt = stt or SpeechToText(settings.stt, settings.calls)
         self.llm = LanguageModel(settings.llm)
 
