@@ -219,8 +219,7 @@ class Calls:
             found = routing.resolve(SpeechOptions(session["voice"], session["language"] or "auto"))
         except SpeechError:  # the voice was deleted since
             return phrase(known, own, ())
-        spoken = [voice.languages for voice in routing.voices() if voice.name == found.voice]
-        codes = spoken[0] if spoken else ()
+        codes = next((voice.languages for voice in routing.voices() if voice.name == found.voice), ())
         if found.options.language != "auto":
             codes = (found.options.language,)
         elif self._settings.stt.language in codes:  # a voice of many languages answers in the user's
