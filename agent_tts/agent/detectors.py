@@ -73,13 +73,8 @@ class VoiceDetector(SileroVADAnalyzer):
         on_pause: is told when a voice pauses, and when it goes on before it has ended.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        sample_rate: int | None = None,
-        on_pause: Callable[[bool], Awaitable[None]] | None = None,
-    ) -> None:
-        super().__init__(sample_rate=sample_rate, params=voice_params(agent))
+    def __init__(self, agent: Agent, on_pause: Callable[[bool], Awaitable[None]] | None = None) -> None:
+        super().__init__(params=voice_params(agent))
         self._on_pause = on_pause
         # Whether a voice pauses. Silero hears stops of words as voice: of pauses, 3 in 100 last less than 0.06 s.
         self._pauses = False

@@ -31,7 +31,7 @@ CALLER, OTHERS = "Please cancel my order.", ("Four people.", "What time do you o
 
 
 def detector(**agent: Any) -> VoiceDetector:
-    made = VoiceDetector(Agent(**agent), IN_RATE)
+    made = VoiceDetector(Agent(**agent))
     made.set_sample_rate(IN_RATE)
     return made
 
@@ -123,7 +123,7 @@ async def test_pauses_of_a_voice_are_told_before_it_ends() -> None:
     async def pause(pauses: bool) -> None:
         told.append((pauses, number))
 
-    vad = VoiceDetector(Agent(), IN_RATE, pause)
+    vad = VoiceDetector(Agent(), pause)
     vad.set_sample_rate(IN_RATE)
     speech = spoken("Four people.")
     half = len(speech) // 4 * 2

@@ -138,7 +138,7 @@ class Ear:
         self._is_prepared = True
         settings = self._settings
         if self._vad is None:
-            self._vad = await asyncio.to_thread(VoiceDetector, settings, IN_RATE)
+            self._vad = await asyncio.to_thread(VoiceDetector, settings)
             self._vad.set_sample_rate(IN_RATE)
         if isinstance(detection, SemanticVad):
             voice = voice_params(settings)
