@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
+from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, Char, Sink, is_cjk, is_silent
 from agent_tts.text.segments import MAX_HELD, STARTERS
 
 WRAP = 60  # characters of a line that is filled
@@ -29,8 +28,6 @@ _ENDINGS = re.compile(
     "mp3|net|org|pdf|php|png|pt|py|rb|rs|ru|sh|sql|tsx?|txt|uk|us|vue|xml|ya?ml|zip"
 )
 
-Char = tuple[str, int]  # a character and its offset in the raw text
-
 
 class Breaks:
     """Passes the characters of a clean text to `sink`, white space as " " or a no-break space; lines end by a call.
@@ -38,7 +35,7 @@ class Breaks:
     `letters` takes several letters of a word at once, with the offset of the first; without it, they come one by one.
     """
 
-    def __init__(self, sink: Callable[[str, int], None], letters: Callable[[str, int], None] | None = None) -> None:
+    def __init__(self, sink: Sink, letters: Sink | None = None) -> None:
         self._sink, self._letters = sink, letters
         self._heard = ""  # the last audible character
         self._paused = True  # a mark stands behind it, or there is none

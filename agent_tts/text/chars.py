@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+Char = tuple[str, int]  # a character and its offset in the raw text
+Sink = Callable[[str, int], None]  # takes one, or letters of a word with the offset of the first
 
 NO_BREAK_SPACE = "\u00a0"
 PICTOGRAPH = "\ufffc"  # stands for any emoji: spoken as white space, but not white space to the markdown around it
@@ -106,7 +109,7 @@ def normal(ch: str, before: str) -> str:
     return PICTOGRAPH if is_pictograph(ch) else ch
 
 
-def spread(said: str, offsets: Sequence[int]) -> list[tuple[str, int]]:
+def spread(said: str, offsets: Sequence[int]) -> list[Char]:
     """The characters of `said`, which replaces others, with the offsets of those, in order."""
     last = len(said) - 1
     return [(ch, offsets[place * len(offsets) // len(said) if place < last else -1]) for place, ch in enumerate(said)]

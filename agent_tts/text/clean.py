@@ -21,7 +21,7 @@ from unicodedata import category
 
 from agent_tts.text import latex
 from agent_tts.text.breaks import Breaks
-from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, is_word, normal, spread
+from agent_tts.text.chars import ARROW, NO_BREAK_SPACE, PICTOGRAPH, Char, Sink, is_word, normal, spread
 from agent_tts.text.data import data, words
 
 MAX_TAG = 128  # characters of an HTML tag with its attributes
@@ -67,7 +67,6 @@ _QUOTES = frozenset("\"'“”‘’()[]")
 _ESCAPABLE = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _PAUSES = frozenset(".!?;:,")
 
-Char = tuple[str, int]  # a character and its offset in the raw text
 # Reads a character in plain text; the mode that reads the next ones, if any.
 Rule = Callable[["Cleaner", str, int], "Mode | None"]
 Mode = Generator[None, Char, list[Char]]
@@ -80,12 +79,7 @@ class Cleaner:
     `letters` takes several letters of a word at once, with the offset of the first; without it, they come one by one.
     """
 
-    def __init__(
-        self,
-        sink: Callable[[str, int], None],
-        language: str = "en",
-        letters: Callable[[str, int], None] | None = None,
-    ) -> None:
+    def __init__(self, sink: Sink, language: str = "en", letters: Sink | None = None) -> None:
         self._breaks = Breaks(sink, letters)
         self._language = language  # of formulas, a code
         self._mode: Mode | None = None  # reads the next character; None in plain text

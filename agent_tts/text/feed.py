@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 
 from agent_tts.directives import Directive, Language, Say
 from agent_tts.options import EngineOptions
-from agent_tts.text.chars import SOUND, is_unspeakable
+from agent_tts.text.chars import SOUND, Char, Sink, is_unspeakable
 from agent_tts.text.clean import Cleaner
 from agent_tts.text.directives import Directives
 from agent_tts.text.normalize import normalizer
 from agent_tts.text.units import Cutter, Unit
 
 __all__ = ["Reader", "Reading", "TextFeed", "Unit"]
-
-Sink = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class Reader:
             self._said(ch, offset)
 
 
-def spelled(say: Say, offset: int) -> Iterator[tuple[str, int]]:
+def spelled(say: Say, offset: int) -> Iterator[Char]:
     """The letters of what is said, with offsets in its text, which starts at `offset`."""
     letters, last = say.text if say.alias is None else say.alias, max(0, len(say.text) - 1)
     for index, ch in enumerate(letters):

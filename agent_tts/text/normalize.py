@@ -7,10 +7,9 @@ word may belong to it ("3" and "pm", "$5" and "million"). Other words pass uncha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 
-from agent_tts.text.chars import PICTOGRAPH, WIDE_CLAUSE_MARKS, spread
+from agent_tts.text.chars import PICTOGRAPH, WIDE_CLAUSE_MARKS, Char, Sink, spread
 from agent_tts.text.spoken.de import German
 from agent_tts.text.spoken.east import Chinese, Japanese, Korean
 from agent_tts.text.spoken.en import English
@@ -33,10 +32,6 @@ _ABBREVIATED = re.compile(r"\.(?:[,;:!?)]| [^\W\d_A-ZÀ-ÖØ-ÞА-Я])")
 
 # Of scripts without spaces: the text around it up to white space is spoken as it comes, and as it is written.
 _UNSPACED = re.compile(f"{UNSPACED}|[{MARKS}{''.join(WIDE_CLAUSE_MARKS)}]")
-
-Sink = Callable[[str, int], None]
-Chars = list[tuple[str, int]]
-
 
 # To add a language, give it a column of `words.tsv` and a part of `languages.toml`, and write a class like that of
 # `de.py`, or, for a script without spaces between a number and what follows, like those of `east.py`. Text in others is
@@ -94,7 +89,7 @@ class _InRuns:
     def __init__(self, sink: Sink, runs: Runs) -> None:
         self._sink = sink
         self._runs = runs
-        self._run: Chars = []
+        self._run: list[Char] = []
         self._before = ""  # the last characters passed, for the rules
 
     def push(self, ch: str, offset: int) -> None:
@@ -134,8 +129,8 @@ class _InWords:
         self._sink = sink
         self._table = table
         # Words that wait for the next, each with the white space after it.
-        self._words: list[tuple[Chars, Chars]] = []
-        self._word: Chars = []
+        self._words: list[tuple[list[Char], list[Char]]] = []
+        self._word: list[Char] = []
         # Whether the word that is being read is longer than `MAX_WORD`, or of a script without spaces.
         self._passing = False
         self._before = ""  # the word before those that wait, in lower case
@@ -225,7 +220,7 @@ class _InWords:
 
     def _replace(self, count: int, start: int, end: int, said: str) -> None:
         """Pass `count` words on, with their characters from `start` to `end` replaced."""
-        chars: Chars = []
+        chars: list[Char] = []
         for word, spaces in self._words[:count]:
             chars += word + spaces
         self._before = self._texts()[count - 1].lower()

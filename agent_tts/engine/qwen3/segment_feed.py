@@ -10,9 +10,9 @@ from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
 from agent_tts.engine.qwen3.delivery import Manner
 from agent_tts.engine.slots import Feed, Opened, Point
 from agent_tts.messages import End, Flush
-from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, is_cjk, is_silent
+from agent_tts.text.chars import CLAUSE_MARKS, CLOSERS, WIDE_CLAUSE_MARKS, Sink, is_cjk, is_silent
 from agent_tts.text.directives import Directives
-from agent_tts.text.feed import Reader, Reading, Sink
+from agent_tts.text.feed import Reader, Reading
 from agent_tts.text.segments import LONGER, MOST, Level, Segmenter
 from agent_tts.text.tokens import TokenFeed
 
