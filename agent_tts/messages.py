@@ -7,6 +7,7 @@ engine lives, so that late events of an ended request are recognised. Each engin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol
 
@@ -272,3 +273,6 @@ RequestCommand = StepCommand | Credit[int]
 RequestEvent = Started[int] | Stages | Audio[int] | Words[int] | Flushed[int] | Finished[int]
 EngineCommand = RequestCommand | EnginePing | StopEngine
 EngineEvent = EngineReady | RequestEvent | EnginePong | EngineLoad
+
+OnEvents = Callable[[list[EngineEvent]], None]  # gets events in the batches in which they arrive
+OnLost = Callable[[str], None]  # is told why the engine is lost

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
 
 from agent_tts.ipc.wire import TO_FRONT, WireError, decode, encode, prepare
-from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong
+from agent_tts.messages import EngineCommand, EngineEvent, EnginePing, EnginePong, OnEvents
 
 MAX_UNREAD_BYTES = 8 << 20  # commands that the engine has not read; with more it counts as hung
 # Credits, and words of requests that speak already, wait so long for other commands: each write wakes the engine, and
@@ -30,7 +29,7 @@ class EngineConnection:
     the reason, when the engine breaks the protocol, does not read its commands or does not answer heartbeats.
     """
 
-    def __init__(self, heartbeat_s: float, on_events: Callable[[list[EngineEvent]], None]) -> None:
+    def __init__(self, heartbeat_s: float, on_events: OnEvents) -> None:
         prepare(TO_FRONT)
         self._loop = asyncio.get_running_loop()
         self._heartbeat_s = heartbeat_s

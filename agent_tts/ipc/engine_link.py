@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from agent_tts.ipc.connection import EngineConnection, drop
-from agent_tts.messages import EngineEvent, EngineReady, Send
+from agent_tts.messages import EngineReady, OnEvents, OnLost, Send
 
 ASK_S = 1.0  # between two requests for a new link
 
@@ -25,8 +25,8 @@ class EngineLink:
 
     ask: Callable[[], None]
     heartbeat_s: float
-    on_events: Callable[[list[EngineEvent]], None]
-    on_lost: Callable[[str], None]
+    on_events: OnEvents
+    on_lost: OnLost
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     # The link that stands; None before the first, after a loss and after `close`.
     _link: _Link | None = field(default=None, init=False)

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from agent_tts.engine.factory import DEFAULT_SLOTS, chosen_engine
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.ipc.connection import EngineConnection, drop
 from agent_tts.ipc.wire import Setup, encode
-from agent_tts.messages import EngineEvent, EngineReady, Send, StopEngine
+from agent_tts.messages import EngineEvent, EngineReady, OnEvents, OnLost, Send, StopEngine
 from agent_tts.system.in_child import FAULTS, REFUSAL
 from agent_tts.system.processes import DEATHS_WITHIN_S, PIPES_S, TAIL_BYTES, ChildProcess, Deaths
 
@@ -74,13 +73,7 @@ class EngineChild(EngineConnection, ChildProcess):
     when the process is lost without having been stopped.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        on_events: Callable[[list[EngineEvent]], None],
-        on_lost: Callable[[str], None],
-        name: str = "engine",
-    ) -> None:
+    def __init__(self, settings: Settings, on_events: OnEvents, on_lost: OnLost, name: str = "engine") -> None:
         EngineConnection.__init__(self, settings.timeouts.engine_heartbeat_s, on_events)
         ChildProcess.__init__(self, name)
         self._settings = settings
@@ -250,13 +243,7 @@ class EngineProcess:
     arrive.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        on_events: Callable[[list[EngineEvent]], None],
-        on_lost: Callable[[str], None],
-        name: str = "engine",
-    ) -> None:
+    def __init__(self, settings: Settings, on_events: OnEvents, on_lost: OnLost, name: str = "engine") -> None:
         self._name = name
         self._new_child = partial(EngineChild, settings, on_events, on_lost, name)
         # The running process, or the last one. None before `start`.

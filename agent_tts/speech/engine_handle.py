@@ -19,6 +19,8 @@ from agent_tts.messages import (
     EngineReady,
     EngineState,
     Finished,
+    OnEvents,
+    OnLost,
     Open,
     RequestEvent,
     Send,
@@ -58,7 +60,7 @@ class EngineClient(Protocol):
         """Set when restarts of the engine are given up."""
 
 
-EngineClientFactory = Callable[[Callable[[list[EngineEvent]], None], Callable[[str], None]], EngineClient]
+EngineClientFactory = Callable[[OnEvents, OnLost], EngineClient]
 
 
 class Receiver(Protocol):
