@@ -50,6 +50,7 @@ class Call:
 
 
 Build = Callable[[Call], Pipeline]
+Gone = Callable[[], str | None]  # gives the reason why a call must end now; None: there is none
 
 
 def load_build(path: str | None) -> Build:
@@ -70,13 +71,7 @@ def load_build(path: str | None) -> Build:
 
 
 async def run(
-    call: Call,
-    pipeline: Pipeline,
-    out_rate: int,
-    gone: Callable[[], str | None],
-    *,
-    page: bool = False,
-    idle_s: float | None = None,
+    call: Call, pipeline: Pipeline, out_rate: int, gone: Gone, *, page: bool = False, idle_s: float | None = None
 ) -> None:
     """Run until the pipeline ends, or `gone`, called every `CHECK_S`, gives a reason why the call must end.
 

@@ -18,7 +18,7 @@ from pipecat.transports.base_transport import BaseTransport, TransportParams
 from pipecat.transports.smallwebrtc.connection import SmallWebRTCConnection
 from pipecat.transports.smallwebrtc.transport import SmallWebRTCTransport
 
-from agent_tts.agent.call import LEFT_S, Build, Call, run
+from agent_tts.agent.call import LEFT_S, Build, Call, Gone, run
 from agent_tts.agent.completions import ChatCompletions
 from agent_tts.agent.fillers import Fillers
 from agent_tts.agent.llm import LanguageModel
@@ -176,12 +176,7 @@ class Calls:
         return (status.message or "There is no speech recognition.") if status.kind == "none" else None
 
     async def converse(
-        self,
-        transport_name: str,
-        transport: BaseTransport,
-        out_rate: int,
-        client: Client,
-        gone: Callable[[], str | None],
+        self, transport_name: str, transport: BaseTransport, out_rate: int, client: Client, gone: Gone
     ) -> None:
         """Run a call over another transport of Pipecat's until it ends. Cancelling it ends the call.
 
@@ -227,13 +222,7 @@ class Calls:
         return phrase(known, own, codes)
 
     async def _run(
-        self,
-        transport: BaseTransport,
-        style: SpeechOptions,
-        owner: int,
-        out_rate: int,
-        gone: Callable[[], str | None],
-        tell: Tell | None,
+        self, transport: BaseTransport, style: SpeechOptions, owner: int, out_rate: int, gone: Gone, tell: Tell | None
     ) -> None:
         """Run a call until it ends; `tell` sends messages to its page, and is None without one."""
         call = self.parts(await self.llm.service(), transport, owner, style, tell)
@@ -271,7 +260,7 @@ class Calls:
         )
 
 
-def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Callable[[], str | None]:
+def _presence(connection: SmallWebRTCConnection, guard: PeerGuard) -> Gone:
     """Gives a function that says why a call over WebRTC must end; None while it may go on."""
     clock = asyncio.get_running_loop().time
     due = clock() + CONNECT_S  # for the caller to be connected (again)
