@@ -27,6 +27,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from agent_tts.directives import Prosody
 from agent_tts.engine.espeak import engine, scripts, workers
 from agent_tts.engine.espeak.voices import VARIANTS, EspeakLanguage, languages
 from agent_tts.engine.espeak.workers import Deadly, Delivery, EspeakError, EspeakWorkers, Job
@@ -102,7 +103,7 @@ def jobs(text: str, how: Delivery, most: int | None, *, raw: bool) -> Iterator[J
 def delivery(chance: random.Random, language: EspeakLanguage) -> Delivery:
     """Any voice that a client can ask for."""
     options = EngineOptions(speed=chance.choice((0.25, 0.5, 1, 4, 4, 4)), pitch=chance.choice((0.5, 0.8, 1, 1.5, 2)))
-    return engine.delivery(language, chance.choice((None, *VARIANTS)), options)
+    return engine.delivery(language, chance.choice((None, *VARIANTS)), options, Prosody())
 
 
 def fuzz(espeak: EspeakWorkers, count: int, seed: int, *, raw: bool = False) -> Iterator[Job | None]:

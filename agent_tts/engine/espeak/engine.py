@@ -136,13 +136,9 @@ class EspeakEngine(Engine):
         self._shared.workers.close()
 
 
-def delivery(
-    language: EspeakLanguage, variant: str | None, options: EngineOptions, prosody: Prosody | None = None
-) -> Delivery:
-    """How a request is spoken, and a part of it with its own `prosody`."""
-    speed, its_pitch = options.speed, options.pitch
-    if prosody:
-        speed, its_pitch = within("speed", speed * prosody.speed), within("pitch", its_pitch * prosody.pitch)
+def delivery(language: EspeakLanguage, variant: str | None, options: EngineOptions, prosody: Prosody) -> Delivery:
+    """How a part of a request is spoken."""
+    speed, its_pitch = within("speed", options.speed * prosody.speed), within("pitch", options.pitch * prosody.pitch)
     wanted = RATE_NORMAL * speed
     rate = round(min(max(wanted, RATE_MIN), RATE_MAX))
     stretch = 1.0 if RATE_MIN <= wanted <= RATE_MAX else wanted / rate
