@@ -354,7 +354,8 @@ class Conversation:
         item.heard_ms = min(self._heard_ms, MAX_TURN_MS)
         self._check_recogniser(item)
         self._turn_id, self._heard_ms = None, 0.0
-        self._tell("input_audio_buffer.committed", item_id=item_id, previous_item_id=self._last())
+        last_id = self._items[-1].id if self._items else None
+        self._tell("input_audio_buffer.committed", item_id=item_id, previous_item_id=last_id)
         self._add(item)
         self._recognise(item)
 
@@ -507,9 +508,6 @@ class Conversation:
     def _before(self, item: Item) -> str | None:
         place = self._items.index(item)
         return self._items[place - 1].id if place else None
-
-    def _last(self) -> str | None:
-        return self._items[-1].id if self._items else None
 
     def _item(self, item_id: str, code: str, param: str = "item_id") -> Item:
         for item in self._items:
@@ -831,7 +829,8 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     for item in [*items, None]:
         if item is not None and item.type == "function_call":
             if (result := results.pop(item.call_id, None)) is not None:  # another call of this id has none
-                calls.append(_call(item))
+                function = {"name": item.name, "arguments": item.text}
+                calls.append({"id": item.call_id, "type": "function", "function": function})
                 answers.append({"role": "tool", "tool_call_id": item.call_id, "content": [result]})
             continue
         if calls:
@@ -851,7 +850,3 @@ def _say(found: list[dict[str, Any]], message: dict[str, Any]) -> None:
         last |= message
     else:
         found.append(message)
-
-
-def _call(item: Item) -> dict[str, Any]:
-    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.text}}
