@@ -41,7 +41,7 @@ class English(Table):
             rule(r"(?:([Mm]id|[Ee]arly|[Ll]ate)-)?([2-9]0)s", self._decade),
             rule(r"[2-9]11", lambda match, before: " ".join(map(_number, match[0])) if before == "call" else None),
             rule(r"([3-8])'(\d|1[01])", lambda match, _: f"{_number(match[1])} foot {_number(match[2])}"),
-            rule(rf"(\d+)m\ ({any_of(self.minutes)})", self._minutes_left),
+            rule(rf"(\d+)m\ ({any_of(self.minutes)})", lambda m, _: f"{self.counted(m[1], self.units['min'])} {m[2]}"),
             rule(rf"({self.number})([kmMbB])\ ({any_of(self.people)})", self._people),
             rule(r"(\d{4})(s?)", self._year_alone),
         )
@@ -62,9 +62,6 @@ class English(Table):
     def _decade(self, match: re.Match[str], before: str) -> str | None:
         said = f"{_number(match[2])[:-1]}ies"
         return f"{match[1]} {said}" if match[1] else said if before in self.decades else None
-
-    def _minutes_left(self, match: re.Match[str], _: str) -> str:
-        return f"{self.counted(match[1], self.units['min'])} {match[2]}"
 
     def _people(self, match: re.Match[str], _: str) -> str:
         return f"{self.counted(match[1], self.scales[match[2]])} {match[3]}"
