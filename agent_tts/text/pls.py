@@ -52,7 +52,7 @@ class _Reader:
     def __init__(self) -> None:
         self._parser = expat.ParserCreate(namespace_separator=" ")
         self._parser.buffer_text = True
-        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self._parser.StartDoctypeDeclHandler = lambda *_: self._fail("a document type is not allowed")
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._text
@@ -77,9 +77,6 @@ class _Reader:
 
     def _fail(self, why: str) -> NoReturn:
         raise ValueError(f"line {self._parser.CurrentLineNumber}: {why}")
-
-    def _refuse_doctype(self, *_: object) -> None:
-        self._fail("a document type is not allowed")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
