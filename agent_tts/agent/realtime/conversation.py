@@ -280,7 +280,9 @@ class Conversation:
             case "response.create":
                 self._ask(message.get("response") or {})
             case "response.cancel":
-                self._cancel_by_client(message.get("response_id"))
+                if self.response is None or message.get("response_id") not in (None, self.response.id):
+                    raise RealtimeError("response_cancel_not_active", "Cancellation failed: no active response found")
+                self._cancel("client_cancelled")
             case "output_audio_buffer.clear":
                 if not self._plays:
                     raise RealtimeError("invalid_value", "output_audio_buffer.clear is for WebRTC", "type")
@@ -629,11 +631,6 @@ class Conversation:
         first = next((at for at, each in enumerate(prompt) if each["role"] != "system"), len(prompt))
         instructions = [response.settings.instructions, *(each["content"] for each in prompt[:first])]
         self.orders.append(Answer(response.settings, "\n\n".join(filter(None, instructions)), prompt[first:]))
-
-    def _cancel_by_client(self, response_id: object) -> None:
-        if self.response is None or response_id not in (None, self.response.id):
-            raise RealtimeError("response_cancel_not_active", "Cancellation failed: no active response found")
-        self._cancel("client_cancelled")
 
     def _cancel(self, reason: str) -> None:
         self._stop()
