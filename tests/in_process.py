@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.messages import EngineCommand, EngineEvent
+from agent_tts.messages import EngineCommand, OnEvents, OnLost
 
 
 class InProcessEngine:
@@ -15,9 +14,7 @@ class InProcessEngine:
     Deterministic if the event loop is deterministic and `loop` uses its clock.
     """
 
-    def __init__(
-        self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, loop: EngineLoop, on_events: OnEvents, on_lost: OnLost) -> None:
         self._loop = loop
         self._on_events = on_events
         self._on_lost = on_lost

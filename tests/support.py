@@ -25,7 +25,7 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import Model
 from agent_tts.ipc.front_messages import Place
-from agent_tts.messages import EngineEvent
+from agent_tts.messages import OnEvents, OnLost
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.app import Extension, create_app
 from agent_tts.serve.dictionaries import Dictionaries
@@ -87,7 +87,7 @@ def app_with(settings: Settings, client: EngineClientFactory, extension: Extensi
 def in_this_loop(settings: Settings) -> EngineClientFactory:
     """A factory of in-process engine clients; the engine's memory is taken when the node starts."""
 
-    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+    def make(on_events: OnEvents, on_lost: OnLost) -> EngineClient:
         return InProcessEngine(create_loop(settings), on_events, on_lost)
 
     return make
@@ -106,7 +106,7 @@ def with_models(*models: Model, names: Sequence[str] = (), instructed: bool = Fa
         instructed: whether its own model, which has the named voices, obeys instructions.
     """
 
-    def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+    def make(on_events: OnEvents, on_lost: OnLost) -> EngineClient:
         settings = settings_of()
         engine = ToneEngine(settings, slots=4)
         if names:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from agent_tts.engine.tone import ToneEngine
 from agent_tts.ipc.child import Inbox, serve
 from agent_tts.ipc.connection import EngineConnection
 from agent_tts.ipc.links import Links
-from agent_tts.messages import Audio, EngineEvent, Send, StopEngine
+from agent_tts.messages import Audio, OnEvents, OnLost, Send, StopEngine
 from agent_tts.speech.engine_handle import EngineClient
 from tests.support import app_with, running_app, settings_of, until
 
@@ -58,7 +58,7 @@ class InThread:
 
     alive, late = True, False
 
-    def __init__(self, settings: Settings, on_events: Callable[[list[EngineEvent]], None]) -> None:
+    def __init__(self, settings: Settings, on_events: OnEvents) -> None:
         self._settings = settings
         self._connection = Piped(settings.timeouts.engine_heartbeat_s, on_events)
         self.failed = asyncio.Event()
@@ -172,7 +172,7 @@ async def traced(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Trace]:
     settings = settings_of()
     trace = Trace()
 
-    def engine(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+    def engine(on_events: OnEvents, on_lost: OnLost) -> EngineClient:
         return InThread(settings, on_events)
 
     with trace.everywhere():

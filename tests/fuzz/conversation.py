@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.websockets import WebSocket
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
-from agent_tts.messages import EngineCommand, EngineEvent
+from agent_tts.messages import EngineCommand, OnEvents, OnLost
 from agent_tts.protocol.adapter import ProtocolAdapter
 from agent_tts.serve.access.guard import Guard
 from agent_tts.serve.node import Node
@@ -30,9 +30,7 @@ class Clocked:
     alive = True
     late = False
 
-    def __init__(
-        self, settings: Settings, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: Settings, on_events: OnEvents, on_lost: OnLost) -> None:
         self.now = 0.0
         self.loop = create_loop(settings, lambda: self.now)
         self.on_events = on_events

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent_tts.config.settings import Settings
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine.loop import EngineLoop
-from agent_tts.messages import Audio, EngineCommand, EngineEvent, Finished, Flushed, Open, Started
+from agent_tts.messages import Audio, EngineCommand, EngineEvent, Finished, Flushed, OnEvents, OnLost, Open, Started
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S
@@ -31,9 +31,7 @@ TEXT = ("Some words ", "that come ", "in pieces ", "while they wait.")
 class Engine(InProcessEngine):
     """Notes what is opened, and may answer late."""
 
-    def __init__(
-        self, loop: EngineLoop, on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, loop: EngineLoop, on_events: OnEvents, on_lost: OnLost) -> None:
         super().__init__(loop, self._answer, on_lost)
         self.opened: list[Open[int, EngineOptions]] = []
         self.delay_s = 0.0
@@ -58,7 +56,7 @@ async def several(*each: dict[str, Any]) -> AsyncIterator[SpeechService]:
     def factory(values: dict[str, Any]) -> EngineClientFactory:
         settings = Settings.model_validate({"engine": "tone", "timeouts": {"queue_s": 3.0}, **values})
 
-        def make(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+        def make(on_events: OnEvents, on_lost: OnLost) -> EngineClient:
             return Engine(create_loop(settings, asyncio.get_running_loop().time), on_events, on_lost)
 
         return make

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from agent_tts.engine.factory import create_loop
 from agent_tts.engine_info import EngineInfo, Model
 from agent_tts.errors import Draining, EngineLost, UnknownVoice
-from agent_tts.messages import Audio, EngineEvent, Finished, Flushed, Started
+from agent_tts.messages import Audio, Finished, Flushed, OnEvents, OnLost, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory, EngineObserver
 from agent_tts.speech.service import SpeechService
@@ -31,7 +31,7 @@ def tone(**values: Any) -> EngineClientFactory:
     return in_this_loop(settings_of(**{"tone": {"scripted_faults": True}, **values}))
 
 
-def mute(on_events: Callable[[list[EngineEvent]], None], on_lost: Callable[[str], None]) -> EngineClient:
+def mute(on_events: OnEvents, on_lost: OnLost) -> EngineClient:
     """An engine that gives no audio."""
     return tone()(lambda new: on_events([event for event in new if not isinstance(event, Audio)]), on_lost)
 
