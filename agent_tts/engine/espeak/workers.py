@@ -111,7 +111,6 @@ class Job:
     ipa: tuple[str, ...] = ()
     asked_at: float = field(default_factory=time.monotonic)
     outcome: Clause | EspeakError | None = None  # None until there is one
-    assigned: bool = False  # whether a worker has it
     crashes: int = 0  # of workers that had it
     deaths: int = 0  # of these and others that had it
 
@@ -186,7 +185,7 @@ class _Worker:
         return self.sample_rate is not None and self.job is None
 
     def give(self, job: Job) -> None:
-        self.job, job.assigned = job, True
+        self.job = job
         self.deadline = time.monotonic() + ANSWER_S
         # If it has ended, `read` will tell. An idle worker has an empty pipe, which takes more than a clause.
         with contextlib.suppress(OSError):
@@ -283,7 +282,7 @@ class EspeakWorkers:
             EspeakError: espeak-ng refused the voice or the text, or no worker has been ready for `START_S`.
         """
         while job.outcome is None:
-            if not job.assigned:
+            if all(each.job is not job for each in self._workers):
                 self.poll(0.0)  # idle workers may have ended
                 self._assign(job)
             if job.outcome is None and not self.poll(until):
@@ -347,7 +346,6 @@ class EspeakWorkers:
 
     def _judge(self, job: Job, code: int | None) -> None:
         """Give the job of a dead worker out again, or hold its text guilty."""
-        job.assigned = False
         job.deaths += 1
         job.crashes += code not in (None, -signal.SIGKILL)
         if job.crashes < MAX_CRASHES and job.deaths < MAX_KILLS:
