@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pydantic import AwareDatetime, Field
 from agent_tts.config import settings as config
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.system.records import JsonRecords, folder_of, new_id
+from agent_tts.system.threads import computing
 from agent_tts.text.entries import Entry, Lexicon
 from agent_tts.text.phones import to_ipa
 
@@ -69,11 +69,12 @@ class Version:
         version = cls(new_id(), tuple(rules))
         if len(version.rules) > MAX_RULES:
             raise InvalidRequest(f"a dictionary has at most {MAX_RULES} rules", "rules")
-        for number, rule in enumerate(version.rules):
-            try:
-                rule.entries()
-            except ValueError as error:
-                raise InvalidRequest(f"rules.{number}: {error}", "rules") from None
+        with computing:
+            for number, rule in enumerate(version.rules):
+                try:
+                    rule.entries()
+                except ValueError as error:
+                    raise InvalidRequest(f"rules.{number}: {error}", "rules") from None
         return version
 
 
@@ -115,7 +116,6 @@ class Dictionaries:
         )
         # They are kept by the ids of versions, the oldest first, each with the characters of its rules.
         self._compiled: dict[tuple[str, ...], tuple[Lexicon, int]] = {}
-        self._keeping = threading.Lock()
 
     @classmethod
     def of(cls, settings: config.DictionarySettings) -> Self:
@@ -135,12 +135,14 @@ class Dictionaries:
         key = tuple(version.id for version in versions)
         if found := self._compiled.get(key):
             return found[0]
-        rules = (rule for version in reversed(versions) for rule in version.rules)
-        try:
-            lexicon = Lexicon(entry for rule in rules for entry in rule.entries())
-        except ValueError:  # a rule in a file that others write
-            raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
-        with self._keeping:
+        with computing:
+            if found := self._compiled.get(key):  # others have waited for the same
+                return found[0]
+            rules = (rule for version in reversed(versions) for rule in version.rules)
+            try:
+                lexicon = Lexicon(entry for rule in rules for entry in rule.entries())
+            except ValueError:  # a rule in a file that others write
+                raise UnknownDictionary("a pronunciation dictionary is damaged: delete it and add it again") from None
             self._compiled[key] = lexicon, sum(version.chars for version in versions)
             kept = sum(size for _, size in self._compiled.values())
             while len(self._compiled) > 1 and kept > _CACHED:

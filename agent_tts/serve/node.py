@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -23,6 +24,7 @@ from agent_tts.serve.telemetry.metrics import Metrics
 from agent_tts.speech.audio.manifest import ManifestSigner
 from agent_tts.speech.audio.packet_clock import PacketClock
 from agent_tts.speech.service import SpeechService
+from agent_tts.system.threads import computing
 from agent_tts.voices.enroll import Enrolment
 
 P = ParamSpec("P")
@@ -48,15 +50,25 @@ class HighWater:
 
 
 class Aside:
-    """Threads for work that takes milliseconds or waits for a disk; only so many of the node's do it at once."""
+    """Threads for work that takes milliseconds or waits for a disk; only so many of the node's do it at once.
 
-    def __init__(self, places: int) -> None:
+    Args:
+        lock: is held while it is done.
+    """
+
+    def __init__(self, places: int, lock: AbstractContextManager[object] | None = None) -> None:
         self._places = asyncio.Semaphore(places)
+        self._lock = lock or nullcontext()
 
     async def __call__(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`, which has its turn after what came before. Cancelling it only ends the wait."""
         await self._places.acquire()
-        working = asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
+
+        def locked() -> T:
+            with self._lock:
+                return work(*args, **kwargs)
+
+        working = asyncio.get_running_loop().run_in_executor(None, locked)
         working.add_done_callback(self._end)
         return await asyncio.shield(working)
 
@@ -107,10 +119,9 @@ class Node:
     signer: ManifestSigner | None = None
     # Connections, responses and API keys share the event loop in it.
     fair_queue: FairQueue = field(default_factory=FairQueue)
-    # Where long bodies are parsed: threads that compute at the same time take the interpreter from the event loop one
-    # after the other. Where dictionaries are read, which waits for their folder; and where they are changed, which
-    # waits for other processes.
-    computing: Aside = field(default_factory=partial(Aside, 1))
+    # Where long bodies are parsed. Where dictionaries are read, which waits for their folder; and where they are
+    # changed, which waits for other processes.
+    computing: Aside = field(default_factory=partial(Aside, 1, computing))
     reading: Aside = field(default_factory=partial(Aside, 2))
     storing: Aside = field(default_factory=partial(Aside, 2))
     # Open protocol sessions of all transports, and open WebRTC peers by session id. Each adds and removes itself.

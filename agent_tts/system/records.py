@@ -30,6 +30,7 @@ from loguru import logger
 from pydantic import TypeAdapter
 
 from agent_tts.errors import AtCapacity, Internal, InvalidRequest, SettingsError, SpeechError, StorageFull
+from agent_tts.system.threads import computing
 
 
 class HasId(Protocol):
@@ -319,7 +320,8 @@ class JsonRecords(Records[Filed]):
             self._made.pop(file, None)
 
     def _store(self, record: Filed) -> Filed:
-        data = self._shape.dump_json(record)
+        with computing:
+            data = self._shape.dump_json(record)
         with self.temporary() as made:
             write_file(made, data)
             self.put(made, f"{record.id}.json")
@@ -339,7 +341,8 @@ class JsonRecords(Records[Filed]):
         known = self._made.get(path.name)
         if known and known[0] == hashlib.sha256(data).digest():
             return known[1]
-        found = self._shape.validate_json(data)
+        with computing:
+            found = self._shape.validate_json(data)
         if f"{found.id}.json" != path.name:
             raise ValueError("its id is that of another one")
         return self._keep(data, found)

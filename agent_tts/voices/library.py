@@ -46,6 +46,7 @@ from agent_tts.system.records import (
     regular,
     write_file,
 )
+from agent_tts.system.threads import computing
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.names import checked_name, did_you_mean, is_name, library_name
 from agent_tts.voices.store import Files, StoreLost, VoiceStore
@@ -516,10 +517,12 @@ def _write_card(folder: Path, voice: StoredVoice) -> None:
 
 def _read_lexicon(path: Path) -> Lexicon:
     with regular(path).open("rb") as file:
-        found = json.loads(file.read(MAX_LEXICON_BYTES))
-    if not isinstance(found, dict):
-        raise ValueError("a lexicon is an object")
-    return Lexicon.of(found)
+        data = file.read(MAX_LEXICON_BYTES)
+    with computing:
+        found = json.loads(data)
+        if not isinstance(found, dict):
+            raise ValueError("a lexicon is an object")
+        return Lexicon.of(found)
 
 
 def _parts(voice: StoredVoice, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:

@@ -34,3 +34,13 @@ async def test_a_place_is_free_when_its_work_has_ended_whoever_waits_for_it() ->
     go_on.set()
     await asyncio.gather(*others)
     assert running == [0]
+
+
+async def test_work_with_a_lock_waits_for_it() -> None:
+    lock = threading.Lock()
+    with lock:
+        working = asyncio.create_task(Aside(1, lock)(lambda: lock.locked()))
+        await asyncio.wait([working], timeout=0.1)
+        assert not working.done()
+    assert await working
+    assert not lock.locked()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from agent_tts.serve.dictionaries import (
     Rule,
 )
 from agent_tts.system.records import Records, RecordsBusy
+from agent_tts.system.threads import computing
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, VOICE
@@ -138,6 +139,25 @@ def test_a_file_is_made_a_dictionary_once_however_often_it_is_read_after_a_chang
     changed = stored.change(made.id, name="theirs")
     assert [other.records.by_id(made.id) for _ in range(2)] == [changed] * 2
     assert len(read) == 2
+
+
+@pytest.mark.parametrize("work", ["check", "change", "read", "compile"])
+def test_what_computes_waits_for_whoever_computes(stored: Dictionaries, work: str) -> None:
+    """Mutations: each `with computing`. Threads that compute at once take the interpreter from the loop by turns."""
+    known = stored.add("known", [NGINX])
+    others = Dictionaries(stored.records.folder, 3)  # which has read nothing
+    works: dict[str, Callable[[], object]] = {
+        "check": lambda: dictionaries.Version.of([NGINX]),
+        "change": lambda: stored.records.change(known.id, lambda found: found),
+        "read": lambda: others.records.by_id(known.id),
+        "compile": lambda: stored.lexicon([(known.id, None)]),
+    }
+    with ThreadPoolExecutor(1) as thread:
+        with computing:
+            done = thread.submit(works[work])
+            with pytest.raises(TimeoutError):
+                done.result(0.1)
+        done.result(10)
 
 
 def test_a_lock_that_another_process_keeps_is_an_error(tmp_path: Path) -> None:
