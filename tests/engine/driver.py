@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
@@ -65,6 +66,13 @@ class Spoken:
         return [word for output in self.outputs if isinstance(output, Words) for word in output.words]
 
     @property
+    def end(self) -> Finished:
+        """The last of them, which has to be its end."""
+        end = self.outputs[-1]
+        assert isinstance(end, Finished)
+        return end
+
+    @property
     def kinds(self) -> list[str]:
         """Names of the events without `OutOfText`, whose number depends on when the text arrives; how it finished."""
         outputs = [output for output in self.outputs if not isinstance(output, OutOfText)]
@@ -115,6 +123,13 @@ def routed(engine: E) -> E:
 
     engine.step = routed_step
     return engine
+
+
+@contextmanager
+def opened(engine: E) -> Iterator[E]:
+    """The same engine, see `routed`; closed at the end."""
+    with closing(engine):
+        yield routed(engine)
 
 
 def speak_all(engine: Engine, scripts: Mapping[int, Script]) -> dict[int, Spoken]:

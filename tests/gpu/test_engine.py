@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import ChunkInputs
 from agent_tts.messages import Audio, Cancel
 from agent_tts.options import CommonOptions, Sampling, SpeechOptions
-from tests.engine.driver import appended, routed, start_of
+from tests.engine.driver import appended, opened, start_of
 
 pytestmark = pytest.mark.gpu
 
@@ -34,14 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@contextmanager
-def engine(folder: Path, slots: int = 4, **settings: Any) -> Iterator[Qwen3Engine]:
+def engine(folder: Path, slots: int = 4, **settings: Any) -> AbstractContextManager[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(folder)),), max_model_len=512, **settings)
-    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots)
-    try:
-        yield routed(made)
-    finally:
-        made.close()
+    return opened(Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(folder / "voices"))), slots))
 
 
 def sound(made: Qwen3Engine, *slots: int, options: CommonOptions = RYAN) -> NDArray[np.int64]:

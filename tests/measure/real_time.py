@@ -21,7 +21,7 @@ from agent_tts.engine.vox import files
 from agent_tts.messages import Cancel
 from agent_tts.options import SpeechOptions
 from agent_tts.system.cores import cores
-from tests.engine.driver import Spoken, appended, is_over, resolved, routed, start_of
+from tests.engine.driver import Spoken, appended, is_over, opened, resolved, start_of
 
 TEXT = "I understand how frustrating that must be, and I will help you right away. Is Tuesday at nine fine? " * 2
 FRAMES = 50
@@ -78,11 +78,8 @@ def main(folder: Path) -> None:
     }
     print(f"{platform.machine()}, {cores():g} cores, Python {platform.python_version()}\n\n| engine | s |\n|---|---|")
     for name, settings in engines.items():
-        engine = routed(create_engine(settings()))
-        try:
+        with opened(create_engine(settings())) as engine:
             times = took_s(engine)
-        finally:
-            engine.close()
         print(f"| {name} | {sorted(times)[RUNS // 2]:.3f} ({min(times):.3f} to {max(times):.3f}) |", flush=True)
 
 

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_tts.config.settings import Checkpoint, Qwen3, Settings, Voices
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine_info import FRAME_BYTES
 from agent_tts.messages import Audio, Cancel, Finished, StepCommand
-from agent_tts.options import Sampling, SpeechOptions
+from agent_tts.options import SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
-from tests.engine.driver import appended, resolved, routed, start_of
+from tests.engine.driver import appended, resolved, start_of
+from tests.engine.qwen3 import test_engine
 from tests.model import tiny
 
 TEXT = "Hello world, how are you?"
 FRAMES = 6
 
 
-@contextmanager
-def engine(folder: Path, voices: Path, *, device: str = "cpu", **settings: Any) -> Iterator[Qwen3Engine]:
+def engine(folder: Path, voices: Path, **settings: Any) -> AbstractContextManager[Qwen3Engine]:
     """One of three slots, with a checkpoint and a library."""
-    models = (Checkpoint(source=str(folder)),)
-    qwen3 = Qwen3(models=models, device=device, max_model_len=128, **settings)
-    made = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(voices))), 3)
-    try:
-        yield routed(made)
-    finally:
-        made.close()
+    return test_engine.engine(folder, slots=3, voices=voices, max_model_len=128, **settings)
 
 
 def of(voice: str) -> SpeechOptions:
     """Options that repeat what the voice says."""
-    return SpeechOptions(voice, "en", seed=0, clean=False, sampling=Sampling(temperature=0))
+    return replace(test_engine.RYAN, voice=voice)
 
 
 def write_voices(folder: Path, *adapters: Path) -> Path:

@@ -20,7 +20,6 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.messages import Audio, Flushed, StepCommand
-from agent_tts.options import SpeechOptions
 from agent_tts.sound.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
 from tests.engine.driver import (
@@ -35,7 +34,7 @@ from tests.engine.driver import (
     speak_all,
     start_of,
 )
-from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, engine, frames_of, ours, overlapped, theirs
+from tests.engine.qwen3.test_engine import ANYONE, RYAN, TEXT, assert_same, engine, frames_of, ours, overlapped, theirs
 from tests.examples import examples
 from tests.model import oracle
 from tests.model.conftest import Checkpoint as Checkpoints
@@ -81,13 +80,10 @@ def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
     instruct = f"{own} {EXCITED}" if own else EXCITED
     model = oracle.load(checkpoint("custom_voice"))
     expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
-    options = SpeechOptions("ryan", "en", own, 0, clean=False, sampling=GREEDY, text_mode=mode)
+    options = replace(RYAN, instructions=own, text_mode=mode)
     with engine(checkpoint("custom_voice"), slots=1) as named:
-        start: list[StepCommand] = [start_of(0, options), *appended(0, "", directive=Style(EXCITED))]
-        outputs = named.step([*start, *appended(0, TEXT, last=True)], [0])
-        audio = frames_of(named, outputs)
-    assert len(audio) == len(expected)
-    assert np.abs(audio - expected).max() < 1e-4
+        start: list[StepCommand] = [start_of(0, options), *appended(0, directive=Style(EXCITED))]
+        assert_same(frames_of(named, named.step([*start, *appended(0, TEXT, last=True)], [0])), expected)
 
 
 def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed(checkpoint: Checkpoints) -> None:
@@ -140,13 +136,9 @@ def test_what_changes_nothing_leaves_no_trace(ryan: Qwen3Engine, nothing: Direct
 def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kind: str) -> None:
     folder = checkpoint("custom_voice", "tiny-0.6B") if kind == "small" else checkpoint(kind)
     with engine(folder, slots=1) as made:
-        options = resolved(made, SpeechOptions(seed=0, clean=False, sampling=GREEDY))
+        options = resolved(made, ANYONE)
         plain = ours(made, options, "Hello there.")
-        start: list[StepCommand] = [
-            start_of(0, options),
-            *appended(0, "Hello"),
-            *appended(0, "", directive=Style(EXCITED)),
-        ]
+        start: list[StepCommand] = [start_of(0, options), *appended(0, "Hello", directive=Style(EXCITED))]
         outputs = made.step([*start, *appended(0, " there.", last=True)], [0])
         assert np.array_equal(frames_of(made, outputs), plain)
         assert "style" not in made._models[0].abilities

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, FramePaces, Fra
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.messages import Audio, Finished, OutOfText, StepCommand, StepEvent
 from agent_tts.model.prompt import Prompt
-from agent_tts.options import CommonOptions, SpeechOptions
+from agent_tts.options import CommonOptions
 from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
-from tests.engine.qwen3.test_engine import GREEDY, RYAN, bob, engine, overlapped, recorded, with_clone
+from tests.engine.qwen3.test_engine import ANYONE, RYAN, bob, engine, overlapped, pcm_of, recorded, with_clone
 from tests.model import oracle, tiny
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
@@ -65,16 +66,12 @@ def codes_of(made: Qwen3Engine) -> Iterator[list[list[NDArray[Any]]]]:
 
 def heard(made: Qwen3Engine, **options: Any) -> list[NDArray[np.float64]]:
     """What is heard of each piece, in the range of int16."""
-    outputs = speak(made, *PIECES, options=replace(RYAN, **options)).outputs
-    assert isinstance(outputs[-1], Finished)
-    found = [b""]
-    for one in outputs:
-        if isinstance(one, Audio):
-            found[-1] += one.payload
-        elif found[-1]:
-            found.append(b"")
-    assert len(found[:-1]) == 3
-    return [np.frombuffer(pcm, "<i2").astype(float) for pcm in found[:-1]]
+    spoken = speak(made, *PIECES, options=replace(RYAN, **options))
+    assert spoken.end
+    parts = groupby(spoken.outputs, lambda one: isinstance(one, Audio))
+    found = [pcm_of([*part]) for is_audio, part in parts if is_audio]
+    assert len(found) == 3
+    return [np.frombuffer(pcm, "<i2").astype(float) for pcm in found]
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +219,6 @@ def test_a_piece_that_is_cut_within_its_text_is_not_begun_again() -> None:
 
 # ---------------------------------------------------------------- what is carried to the next piece
 
-ANYONE = SpeechOptions(seed=0, clean=False, sampling=GREEDY)
 DESIGNED = replace(ANYONE, voice="design", instructions="A calm old man.")
 VECTOR = replace(ANYONE, speaker_embedding=(0.1,) * tiny.HIDDEN)
 
@@ -259,8 +255,7 @@ def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(made._runaway, "see", cut_the_second)
             spoken = speak(made, "One.", FLUSH, " Two.", FLUSH, " Three.", FLUSH, " Four.", options=ANYONE)
-    assert isinstance(done := spoken.outputs[-1], Finished)
-    assert done.cut == ("loop",)
+    assert spoken.end.cut == ("loop",)
     first, third = (tuple(tuple(codes.tolist()) for codes in pieces[number][:-1]) for number in (0, 2))
     assert [carried(prompt) for prompt in prompts] == [(), first, first, first + third]
 

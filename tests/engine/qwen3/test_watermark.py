@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 pytest.importorskip("audioseal", reason="the reference: a dependency of the tests")
 
@@ -19,7 +17,8 @@ from agent_tts.engine.factory import create_engine
 from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.errors import SettingsError
 from agent_tts.options import Sampling, SpeechOptions
-from tests.engine.driver import Script, Spoken, routed, speak_all
+from tests.engine.driver import Script, opened, speak_all
+from tests.engine.qwen3.test_engine import floats
 from tests.model import audioseal_files
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
@@ -33,17 +32,9 @@ TEXTS = ("Hello world, how are you?", "Two rows begin at two times.")
 OPTIONS = SpeechOptions(voice="ryan", language="en", seed=0, sampling=Sampling(temperature=0))
 
 
-@contextmanager
-def engine(model: Path, **settings: Any) -> Iterator[Qwen3Engine]:
+def engine(model: Path, **settings: Any) -> AbstractContextManager[Qwen3Engine]:
     qwen3 = Qwen3(models=(Checkpoint(source=str(model)),), device="cpu", max_model_len=256)
-    with closing(
-        Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(model / "missing")), **settings), 2)
-    ) as made:
-        yield routed(made)
-
-
-def samples(spoken: Spoken) -> NDArray[np.float32]:
-    return spoken.pcm.astype(np.float32) / np.float32(32_767)
+    return opened(Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(model / "missing")), **settings), 2))
 
 
 @pytest.mark.usefixtures("quick_parts")
@@ -56,7 +47,7 @@ def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Pa
         assert (plain.info.watermark, marking.info.watermark) == (None, "audioseal")
         before, after = speak_all(plain, scripts), speak_all(marking, scripts)
     for slot in scripts:
-        speech, marked = samples(before[slot]), samples(after[slot])
+        speech, marked = floats(before[slot].pcm), floats(after[slot].pcm)
         mark = audioseal_files.watermark_of(audioseal_files.generator(), torch.from_numpy(speech)[None], MESSAGE)[0]
         assert np.abs(mark.numpy()).max() > 20 / 32_767
         expected = np.clip(speech + mark.numpy(), -1, 1)
@@ -78,8 +69,7 @@ async def test_a_node_tells_its_clients_of_the_watermark(ending: Checkpoints, tm
 
 def test_its_weights_have_to_be_there(ending: Checkpoints, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"audioseal.source: generator_streaming.pth: missing from"):
-        with engine(ending("custom_voice"), watermark="audioseal", audioseal=Audioseal(source=str(tmp_path))):
-            pass
+        engine(ending("custom_voice"), watermark="audioseal", audioseal=Audioseal(source=str(tmp_path)))
 
 
 def test_another_engine_marks_nothing() -> None:

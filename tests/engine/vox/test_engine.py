@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase
@@ -31,15 +31,12 @@ from agent_tts.messages import Audio, Cancel, End, Finished
 from agent_tts.options import CommonOptions, Sampling, SpeechOptions
 from agent_tts.voices.library import Consent, StoredVoice, VoiceLibrary
 from tests.cli.process import environment
-from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, routed, speak, speak_all, start_of
-from tests.engine.qwen3.test_engine import with_clone
+from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, opened, speak, speak_all, start_of
+from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, bob, pcm_of, with_clone
 from tests.model import tiny
 from tests.node_process import running_process
 from tests.without import without
 
-TEXT = "Hi world, you? 你好 👋"
-GREEDY = Sampling(temperature=0)
-RYAN = SpeechOptions("ryan", "en", seed=0, clean=False, sampling=GREEDY)
 ROUNDING = 1e-4  # a step of int16 is 3e-5
 
 
@@ -62,22 +59,12 @@ def settings(
     return Settings(**dict[str, Any](slots=2, qwen3=qwen3, vox=Vox(type=type_), voices=library) | others)
 
 
-@contextmanager
-def engine(source: Path, type_: str = "f32", **how: Any) -> Iterator[VoxEngine]:
-    made = VoxEngine(chosen := settings(converted(source, type_), type_=type_, **how), chosen.slots or 0)
-    try:
-        yield routed(made)
-    finally:
-        made.close()
+def engine(source: Path, type_: str = "f32", **how: Any) -> AbstractContextManager[VoxEngine]:
+    return opened(VoxEngine(chosen := settings(converted(source, type_), type_=type_, **how), chosen.slots or 0))
 
 
-@contextmanager
-def own(source: Path, **how: Any) -> Iterator[Qwen3Engine]:
-    made = Qwen3Engine(chosen := settings(source, **how), chosen.slots or 0)
-    try:
-        yield routed(made)
-    finally:
-        made.close()
+def own(source: Path, **how: Any) -> AbstractContextManager[Qwen3Engine]:
+    return opened(Qwen3Engine(chosen := settings(source, **how), chosen.slots or 0))
 
 
 Pair = tuple[Qwen3Engine, VoxEngine]
@@ -129,9 +116,9 @@ OPTIONS: dict[str, tuple[str, SpeechOptions]] = {
     "styled": ("custom_voice", replace(RYAN, instructions="Speak like the world is yours.")),
     "dialect": ("custom_voice", replace(RYAN, voice="dylan", language="zh")),
     "designed": ("voice_design", SpeechOptions("design", "auto", "A calm old man.", 0, clean=False, sampling=GREEDY)),
-    "vector": ("base", SpeechOptions("eve", "de", seed=0, clean=False, sampling=GREEDY)),
-    "reference": ("base", SpeechOptions("bob", "de", seed=0, clean=False, sampling=GREEDY)),
-    "long reference": ("base", SpeechOptions("ann", "de", seed=0, clean=False, sampling=GREEDY)),
+    "vector": ("base", bob("eve")),
+    "reference": ("base", bob()),
+    "long reference": ("base", bob("ann")),
 }
 RARER = {"styled", "designed", "dialect", "vector", "long reference"}
 
@@ -280,10 +267,8 @@ def test_a_seed_is_the_audio_and_the_other_codes_are_drawn_too(ryan: VoxEngine) 
     assert speak(ryan, TEXT, options=drawn).frames == speak(ryan, TEXT, options=drawn).frames
     firsts = {first_frames(ryan, TEXT, 1, replace(drawn, seed=seed)).frames[0] for seed in range(12)}
     assert len(firsts) == 12
-    greedy = {
-        first_frames(ryan, TEXT, 1, replace(drawn, seed=seed, sampling=GREEDY)).frames[0] for seed in (1, -1, 2**63)
-    }
-    assert len(greedy) == 1
+    greedy = [first_frames(ryan, TEXT, 1, replace(RYAN, seed=seed)).frames[0] for seed in (1, -1, 2**63)]
+    assert len(set(greedy)) == 1
 
 
 def test_requests_speak_in_turn_as_each_alone(ryan: VoxEngine, alone: Spoken) -> None:
@@ -339,9 +324,7 @@ def test_a_fault_of_vox_ends_its_request_alone(ryan: VoxEngine, alone: Spoken, m
     ryan.step([Cancel(0), Cancel(1)], [])
     ends = {event.id: event.reason for event in outputs if isinstance(event, Finished)}
     assert ends == {0: "error", 1: "end"}
-    assert b"".join(event.payload for event in outputs if isinstance(event, Audio) and event.id == 1) == b"".join(
-        alone.frames
-    )
+    assert pcm_of([event for event in outputs if event.id == 1]) == alone.pcm.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -356,11 +339,10 @@ def test_a_fault_of_vox_ends_its_request_alone(ryan: VoxEngine, alone: Spoken, m
     indirect=["pair"],
 )
 def test_what_vox_lacks_is_refused_in_a_line(pair: Pair, options: SpeechOptions, why: str) -> None:
-    (end,) = speak(pair[1], TEXT, options=options).outputs
-    assert isinstance(end, Finished)
-    assert end.reason == "error"
-    assert why in (end.message or "")
-    assert "\n" not in (end.message or "")
+    spoken = speak(pair[1], TEXT, options=options)
+    assert spoken.kinds == ["error"]
+    assert why in (spoken.end.message or "")
+    assert "\n" not in (spoken.end.message or "")
 
 
 def refusal(source: Path, type_: str = "f32", **how: Any) -> str:
@@ -434,9 +416,7 @@ def test_an_end_of_speech_within_a_text_that_comes_begins_the_rest_anew() -> Non
     """Our modules do not draw it there; vox does, as the reference does."""
     with engine(tiny.ending("custom_voice")) as made:
         spoken = speak(made, *TEXT, *"And there is more.", options=RYAN)
-    end = spoken.outputs[-1]
-    assert isinstance(end, Finished)
-    assert (end.reason, end.cut) == ("length", ("early",))
+    assert (spoken.end.reason, spoken.end.cut) == ("length", ("early",))
     assert len(spoken.frames) > 4
 
 
