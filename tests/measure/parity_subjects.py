@@ -14,12 +14,11 @@ from torch import Tensor
 
 from agent_tts.bench.peer_process import import_qwen_tts
 from agent_tts.errors import SettingsError
-from agent_tts.model.codec import ENCODING, Codec
-from agent_tts.model.config import ModelConfig, SamplingParams
+from agent_tts.model.codec import Codec
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import CONTROL_CODES, FrameModel
 from agent_tts.model.speech import SpeechModel, accelerate
 from agent_tts.model.talker import Choose
-from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.measure.parity_distance import NEWLINE, TEXT, Logits, Request
 from tests.model import tiny
 
@@ -101,15 +100,7 @@ class Eager:
 
 
 def _load(folder: Path, device: str, dtype: torch.dtype, codec_dtype: torch.dtype) -> SpeechModel:
-    config = ModelConfig.read(folder)
-    model, codec = build(FrameModel, config), build(Codec, config.codec)
-    plans = (
-        plan(model, folder, MODEL, dtype, unused=("speaker_encoder.",)),
-        plan(codec, folder, CODEC, codec_dtype, unused=ENCODING),
-    )
-    for each in plans:
-        each.load(device)
-    return SpeechModel(model, codec)
+    return SpeechModel(tiny.frame_model(folder, dtype, device), tiny.codec(folder, codec_dtype, device))
 
 
 Hook = Callable[[Any, Any, Tensor], Tensor]

@@ -20,17 +20,10 @@ from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
-from agent_tts.model.weights import MODEL, build, plan
 from tests.model import lora, tiny
 
 FRAMES = 4
 MODEL_LEN = 64
-
-
-def loaded(folder: Path) -> FrameModel:
-    model = build(FrameModel, ModelConfig.read(folder))
-    plan(model, folder, MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
-    return model
 
 
 def admit(model: FrameModel, state: FrameState, row: int) -> None:
@@ -79,7 +72,7 @@ def folders(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
     base: Path, folders: list[Path], tmp_path: Path
 ) -> None:
-    model = loaded(base)
+    model = tiny.frame_model(base)
     bank = adapting(model, rows=5, count=3, rank=8)
     adapters = [bank.load(folder, AdapterFile.read(folder)) for folder in folders]
     state = model.init_state(5, MODEL_LEN)
@@ -89,7 +82,7 @@ def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
     together = forced(model, state, 5)
 
     for row, folder in enumerate([None, *folders, folders[0]]):
-        alone = loaded(lora.merge(base, folder, tmp_path / str(row)) if folder else base)
+        alone = tiny.frame_model(lora.merge(base, folder, tmp_path / str(row)) if folder else base)
         state = alone.init_state(1, MODEL_LEN)
         admit(alone, state, 0)
         expected = forced(alone, state, 1)[:, :, 0]
@@ -99,7 +92,7 @@ def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
 
 
 def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(base: Path, folders: list[Path]) -> None:
-    model, state = loaded(base), None
+    model, state = tiny.frame_model(base), None
     state = model.init_state(2, MODEL_LEN)
     for row in range(2):
         admit(model, state, row)
@@ -119,7 +112,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
 ) -> None:
     """Mutation: a smaller adapter that follows a larger one in its place would keep some of its columns."""
     first, second, third = (AdapterFile.read(folder) for folder in folders)
-    model = loaded(base)
+    model = tiny.frame_model(base)
     bank = adapting(model, rows=1, count=1, rank=8)
     large = bank.load("large", second)
     assert bank.load("large", second) is large
@@ -132,7 +125,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
     admit(model, state, 0)
     reused = forced(model, state, 1)
 
-    model = loaded(base)
+    model = tiny.frame_model(base)
     bank = adapting(model, rows=1, count=1, rank=8)
     state = model.init_state(1, MODEL_LEN)
     adapter = bank.load("small", third)
@@ -142,7 +135,7 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
 
 
 def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:
-    model = loaded(base)
+    model = tiny.frame_model(base)
     bank = AdapterBank(model, rows=1, count=3, rank=8)
     held = sum(low.down.nbytes + low.up.nbytes for layer in bank.layers for low in layer)
     assert AdapterBank.nbytes(model.config.talker, 3, 8, torch.float32) == held
@@ -216,7 +209,7 @@ def test_tensors_that_do_not_fit_are_refused(change: Any, message: str, base: Pa
     folder = lora.write_adapter(tmp_path / "a", base, seed=0)
     weights = folder / adapter_file.WEIGHTS
     save_file({name: tensor.contiguous() for name, tensor in change(load_file(weights)).items()}, weights)
-    model = loaded(base)
+    model = tiny.frame_model(base)
     with pytest.raises(CheckpointError, match=message):
         load(model, folder)
 
@@ -240,7 +233,7 @@ def test_the_released_base_that_an_adapter_names_has_to_be_the_model(base: Path,
 def test_rank_and_size_have_limits(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = lora.write_adapter(tmp_path / "a", base, seed=0)
     with pytest.raises(CheckpointError, match=r"an adapter of rank 4; qwen3.adapter_rank allows 2"):
-        AdapterBank(loaded(base), rows=1, count=1, rank=2).load("a", AdapterFile.read(folder))
+        AdapterBank(tiny.frame_model(base), rows=1, count=1, rank=2).load("a", AdapterFile.read(folder))
     monkeypatch.setattr(adapter_file, "MAX_BYTES", 1 << 10)
     with pytest.raises(CheckpointError, match="more than"):
         AdapterFile.read(folder)

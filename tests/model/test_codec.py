@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from agent_tts.model.codec import ENCODING, CausalUpsample, Codec, CodecState, WholeClip
-from agent_tts.model.config import CodecConfig, ModelConfig
-from agent_tts.model.weights import CODEC, build, plan
+from agent_tts.model.config import CodecConfig
+from agent_tts.model.weights import build
 from tests.examples import examples
-from tests.model import oracle
+from tests.model import oracle, tiny
 from tests.model.conftest import Checkpoint
 
 WINDOW = 16  # frames
@@ -145,9 +145,7 @@ def test_the_waveform_is_that_of_upstream_whole_and_streamed(codec: Codec, upstr
 @pytest.mark.slow
 def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint) -> None:
     folder, codes = checkpoint("custom_voice"), random_codes(1, 20)
-    codec = build(Codec, ModelConfig.read(folder).codec)
-    plan(codec, folder, CODEC, torch.float32, ENCODING).load("cpu")
-    decoder = oracle.load(folder).model.speech_tokenizer.model.decoder
+    codec, decoder = tiny.codec(folder), oracle.load(folder).model.speech_tokenizer.model.decoder
     with torch.inference_mode():
         expected = decoder(codes.transpose(1, 2)).squeeze(1)
     assert expected.square().mean().sqrt() > 0.01

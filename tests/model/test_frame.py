@@ -19,7 +19,7 @@ from torch import Tensor
 from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import Frame, FrameModel, PromptEntries
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
+from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, build_prompt
 from agent_tts.model.row_changes import BlockAllocator, RowChanges, Writes
 from agent_tts.model.weights import build
 from tests.examples import examples
@@ -32,17 +32,7 @@ RYAN = PromptVoice("ryan")
 
 
 def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tensor:
-    """Greedy codes of upstream's own generate(): int64[<= frames, 16]."""
-    text = [*tiny.ROLE, *request.pop("text", tiny.TEXT), 151645, 198, *tiny.ROLE]
-    codes, _ = upstream.generate(
-        input_ids=[torch.tensor([text])],
-        do_sample=False,
-        subtalker_dosample=False,
-        max_new_tokens=frames + 1,  # the codes of the last frame are never completed
-        **request,
-    )
-    found: Tensor = codes[0]
-    return found
+    return tiny.upstream_speech(upstream, frames, **request)[0]
 
 
 def prompt_of(model: FrameModel, voice: PromptVoice = RYAN, **options: Any) -> Prompt:
@@ -92,13 +82,7 @@ def end_of_speech_at(frame: int, upstream: Any, ours: FrameModel, **request: Any
     """Make the end of speech the most likely first code of one frame of one request, in both models."""
     heads = [upstream.talker.codec_head.weight, ours.talker.codec_head.weight]
     before = heads[0][2150].clone()
-    hidden = upstream.generate(
-        input_ids=[torch.tensor([[*tiny.ROLE, *tiny.TEXT, 151645, 198, *tiny.ROLE]])],
-        do_sample=False,
-        subtalker_dosample=False,
-        max_new_tokens=FRAMES + 1,
-        **request,
-    )[1][0]
+    _, hidden = tiny.upstream_speech(upstream, FRAMES, **request)
     wanted = torch.full((len(hidden),), -9.0)
     wanted[frame] = 9
     try:
@@ -169,10 +153,8 @@ class TestCodesEqualUpstreams:
     def test_with_a_speaker_vector(self, streaming: bool, size: str) -> None:
         upstream, ours = tiny.models("base", size)
         vector = tiny.speaker_vector()
-        clone = {"ref_code": [None], "ref_spk_embedding": [vector], "x_vector_only_mode": [True], "icl_mode": [False]}
-        theirs = upstream_codes(
-            upstream, languages=["english"], voice_clone_prompt=clone, non_streaming_mode=not streaming
-        )
+        clone = tiny.upstream_clone(vector)
+        theirs = upstream_codes(upstream, languages=["english"], non_streaming_mode=not streaming, **clone)
         prompt = prompt_of(ours, PromptVoice(VECTOR), language="english", streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
@@ -189,22 +171,10 @@ class TestCodesEqualUpstreams:
     )
     def test_with_a_reference(self, streaming: bool, length: int) -> None:
         upstream, ours = tiny.models("base")
-        vector, frames = tiny.speaker_vector(), tiny.reference_frames(length)
-        clone = {
-            "ref_code": [frames],
-            "ref_spk_embedding": [vector],
-            "x_vector_only_mode": [False],
-            "icl_mode": [True],
-        }
-        theirs = upstream_codes(
-            upstream,
-            languages=["auto"],
-            voice_clone_prompt=clone,
-            ref_ids=[torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])],
-            non_streaming_mode=not streaming,
-        )
-        reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
-        prompt = prompt_of(ours, PromptVoice(VECTOR, reference), streaming=streaming)
+        vector = tiny.speaker_vector()
+        clone = tiny.upstream_clone(vector, length)
+        theirs = upstream_codes(upstream, languages=["auto"], non_streaming_mode=not streaming, **clone)
+        prompt = prompt_of(ours, PromptVoice(VECTOR, tiny.reference(length)), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
     @pytest.mark.parametrize("penalty", [0.5, pytest.param(2.0, marks=pytest.mark.slow)])
@@ -397,14 +367,9 @@ class TestPrefill:
 
     def prompts(self, model: FrameModel) -> list[tuple[Prompt, Tensor | None]]:
         """Prompts of ten and of more than forty positions."""
-        vector = tiny.speaker_vector()
-        reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
-        voices = [
-            (PromptVoice(), None),
-            (PromptVoice(VECTOR), vector),
-            (PromptVoice(VECTOR, reference), vector),
-        ]
-        return [(prompt_of(model, voice), vector) for voice, vector in voices]
+        voices = PromptVoice(), PromptVoice(VECTOR), PromptVoice(VECTOR, tiny.reference(30))
+        vectors = None, tiny.speaker_vector(), tiny.speaker_vector()
+        return [(prompt_of(model, voice), vector) for voice, vector in zip(voices, vectors, strict=True)]
 
     def state(self, model: FrameModel, *, paged: bool) -> FrameState:
         """A state with marked values, so that writes can be detected."""
@@ -424,11 +389,8 @@ class TestPrefill:
             cut_up.cache.block_table.copy_(whole.cache.block_table)
             tiny.admit(model, whole, self.ROW, prompt, GREEDY, vector)
 
-            length, positions = (
-                len(prompt.prefix),
-                np.append(np.arange(len(prompt.prefix)), cut_up.cache.padding_position),
-            )
-            at = cut % prompt.length
+            length, at = len(prompt.prefix), cut % prompt.length
+            positions = np.append(np.arange(length), cut_up.cache.padding_position)
             for begin, end in ((0, at), (at, prompt.length)):
                 numbers = prompt.numbers(16, begin, end)
                 entries = model.entries(cut_up, self.ROW, positions[begin:end], numbers, vector)
@@ -464,9 +426,7 @@ class TestPrefill:
         for prompt, vector in self.prompts(model):
             voice = PromptVoice() if vector is None else PromptVoice(VECTOR)
             if len(prompt.prefix) > 20:
-                voice = PromptVoice(
-                    VECTOR, Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(30).tolist())))
-                )
+                voice = PromptVoice(VECTOR, tiny.reference(30))
             another = prompt_of(model, voice, text=other)
             assert prompt.shared == another.shared
             assert prompt.prefix[: prompt.shared] == another.prefix[: prompt.shared]

@@ -18,7 +18,6 @@ from agent_tts.model.layers import RMSNorm
 from agent_tts.model.quantised import EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 from tests.model import lora, tiny
-from tests.model.test_adapters import loaded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -82,7 +81,7 @@ def test_a_step_of_kernels_with_adapters_is_that_of_modules(tmp_path: Path, e4m3
 
     def step(*, fused: bool) -> tuple[Tensor, Tensor]:
         """What two rows say, and the keys of all."""
-        model = loaded(base).to(DEVICE)
+        model = tiny.frame_model(base).to(DEVICE)
         bank = AdapterBank(model, 3, 2, 4)
         if fused:
             fuse(model, bank, EightBits(weights=e4m3))

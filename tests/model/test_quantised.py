@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from agent_tts.model import weights
-from agent_tts.model.config import ModelConfig
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache, RMSNorm
@@ -48,10 +46,7 @@ def few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def model() -> FrameModel:
     """Of modules, in bfloat16."""
-    folder = tiny.checkpoint("custom_voice")
-    model = weights.build(FrameModel, ModelConfig.read(folder))
-    weights.plan(model, folder, weights.MODEL, torch.bfloat16).load("cpu")
-    return model
+    return tiny.frame_model(tiny.checkpoint("custom_voice"), torch.bfloat16)
 
 
 def test_random_weights_are_well_below_the_bound_in_every_codebook(model: FrameModel) -> None:

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from agent_tts.bench.checkpoint import write
-from agent_tts.model.codec import ENCODING, Codec
+from agent_tts.model.codec import Codec
 from agent_tts.model.config import ModelConfig, ModelType, SamplingParams
 from agent_tts.model.frame import FrameModel
-from agent_tts.model.prompt import VECTOR, PromptVoice, Reference, build_prompt
-from agent_tts.model.weights import CODEC, MODEL, build, plan
+from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
 from tests.model import oracle, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -45,11 +44,7 @@ def case(model_type: ModelType) -> Case:
     if model_type == "custom_voice":
         return Case(PromptVoice("ryan"), {"speakers": ["Ryan"]})
     vector = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(5))
-    frames = tiny.reference_frames(9)
-    clone = {"ref_code": [frames], "ref_spk_embedding": [vector], "x_vector_only_mode": [False], "icl_mode": [True]}
-    reference = Reference(tiny.REF_TEXT, tuple(map(tuple, frames.tolist())))
-    ref_ids = [torch.tensor([[*tiny.ROLE, *tiny.REF_TEXT, 151645, 198]])]
-    return Case(PromptVoice(VECTOR, reference), {"voice_clone_prompt": clone, "ref_ids": ref_ids}, vector)
+    return Case(PromptVoice(VECTOR, tiny.reference(9)), tiny.upstream_clone(vector, 9), vector)
 
 
 @pytest.fixture(scope="module", params=["custom_voice", "base"])
@@ -61,13 +56,10 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def test_codes_and_sound_are_upstreams(folder: Path) -> None:
-    config = ModelConfig.read(folder)
-    spoken = case(config.tts_model_type)
+    spoken = case(ModelConfig.read(folder).tts_model_type)
     theirs = upstream_speech(folder, spoken)
     gc.collect()  # one model in memory at a time
-    model, codec = build(FrameModel, config), build(Codec, config.codec)
-    plan(model, folder, MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
-    plan(codec, folder, CODEC, torch.float32, unused=ENCODING).load("cpu")
+    model, codec = tiny.frame_model(folder), tiny.codec(folder)
     for streaming, (codes, waveform) in theirs.items():
         assert len(codes) == FRAMES
         assert len(set(map(tuple, codes.tolist()))) > FRAMES // 2  # a model with constant codes proves nothing
@@ -82,15 +74,8 @@ def upstream_speech(folder: Path, spoken: Case) -> dict[bool, tuple[Tensor, Tens
     upstream = oracle.load.__wrapped__(folder).model  # gigabytes, freed after use
     found = {}
     for streaming in (True, False):
-        (codes,), _ = upstream.generate(
-            input_ids=[torch.tensor([[*tiny.ROLE, *tiny.TEXT, 151645, 198, *tiny.ROLE]])],
-            languages=["english"],
-            non_streaming_mode=not streaming,
-            do_sample=False,
-            subtalker_dosample=False,
-            max_new_tokens=FRAMES + 1,  # the codes of the last frame are never completed
-            **spoken.request,
-        )
+        how = {"languages": ["english"], "non_streaming_mode": not streaming}
+        codes, _ = tiny.upstream_speech(upstream, FRAMES, **how, **spoken.request)
         with torch.inference_mode():
             found[streaming] = codes, upstream.speech_tokenizer.model.decoder(codes.T[None]).flatten()
     return found

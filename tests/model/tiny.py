@@ -18,10 +18,11 @@ from torch import Tensor
 
 from agent_tts.bench.checkpoint import SIZES, write, write_configuration
 from agent_tts.model import weights
+from agent_tts.model.codec import ENCODING, Codec
 from agent_tts.model.config import ModelConfig, ModelType, SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.frame_state import FrameState
-from agent_tts.model.prompt import Prompt
+from agent_tts.model.prompt import Prompt, Reference
 from agent_tts.model.row_changes import RowChanges, Writes
 from tests.model import crafted, oracle
 
@@ -119,9 +120,48 @@ def _crafted(model_type: ModelType, size: str, how: str, craft: Callable[[Path],
 def models(model_type: ModelType, size: str = PROJECTED) -> tuple[Any, FrameModel]:
     """Upstream's model and ours, float32 on the CPU. Both are shared: a test restores what it changes."""
     folder = checkpoint(model_type, size)
-    ours = weights.build(FrameModel, ModelConfig.read(folder))
-    weights.plan(ours, folder, weights.MODEL, torch.float32, unused=("speaker_encoder.",)).load("cpu")
+    ours = frame_model(folder)
     return oracle.load(folder).model, ours
+
+
+def frame_model(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> FrameModel:
+    """Ours, with the weights of a checkpoint of any size."""
+    model = weights.build(FrameModel, ModelConfig.read(folder))
+    weights.plan(model, folder, weights.MODEL, dtype, unused=("speaker_encoder.",)).load(device)
+    return model
+
+
+def codec(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Codec:
+    """Ours, with the weights of a checkpoint of any size."""
+    codec = weights.build(Codec, ModelConfig.read(folder).codec)
+    weights.plan(codec, folder, weights.CODEC, dtype, ENCODING).load(device)
+    return codec
+
+
+def upstream_speech(upstream: Any, frames: int, **request: Any) -> tuple[Tensor, Tensor]:
+    """Greedy codes of upstream's own generate(), int64[<= frames, 16], and the talker's hidden states."""
+    (codes,), (hidden,) = upstream.generate(
+        input_ids=[torch.tensor([[*ROLE, *TEXT, 151645, 198, *ROLE]])],
+        do_sample=False,
+        subtalker_dosample=False,
+        max_new_tokens=frames + 1,  # the codes of the last frame are never completed
+        **request,
+    )
+    return codes, hidden
+
+
+def upstream_clone(vector: Tensor, frames: int | None = None) -> dict[str, Any]:
+    """What upstream's generate() is given of a cloned voice: its vector, and a reference of so many frames if any."""
+    alone = frames is None
+    codes = None if frames is None else reference_frames(frames)
+    clone = {"ref_code": [codes], "ref_spk_embedding": [vector], "x_vector_only_mode": [alone], "icl_mode": [not alone]}
+    ids = {} if alone else {"ref_ids": [torch.tensor([[*ROLE, *REF_TEXT, 151645, 198]])]}
+    return {"voice_clone_prompt": clone, **ids}
+
+
+def reference(count: int) -> Reference:
+    """The same reference as ours."""
+    return Reference(REF_TEXT, tuple(map(tuple, reference_frames(count).tolist())))
 
 
 def reference_frames(count: int) -> Tensor:

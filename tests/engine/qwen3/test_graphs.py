@@ -10,34 +10,25 @@ import torch
 
 from agent_tts.engine.qwen3.graphs import FrameGraphs, LaunchedStep
 from agent_tts.engine.qwen3.served import StepResult
-from agent_tts.model import codec as codec_module
-from agent_tts.model.codec import Codec
-from agent_tts.model.config import ModelConfig, SamplingParams
-from agent_tts.model.frame import FrameModel
+from agent_tts.model.config import SamplingParams
 from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.speech import SpeechModel, SpeechState
-from agent_tts.model.weights import CODEC, MODEL, build, plan
 from tests.model import tiny
 
 ROWS = 6
-ROLE, TEXT = (151644, 77091, 198), (9707, 11, 1879, 0, 1096)
 
 
 @pytest.fixture(scope="module")
 def model() -> SpeechModel:
     folder = tiny.checkpoint("custom_voice")
-    config = ModelConfig.read(folder)
-    frame, codec = build(FrameModel, config), build(Codec, config.codec)
-    plan(frame, folder, MODEL, torch.float32).load("cpu")
-    plan(codec, folder, CODEC, torch.float32, codec_module.ENCODING).load("cpu")
-    return SpeechModel(frame, codec)
+    return SpeechModel(tiny.frame_model(folder), tiny.codec(folder))
 
 
 @pytest.fixture
 def state(model: SpeechModel) -> SpeechState:
     """Every row is admitted, each with its own seed."""
     state = model.init_state(ROWS, 64)
-    prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=ROLE, text=TEXT)
+    prompt = build_prompt(model.frame.config, PromptVoice("ryan"), role=tiny.ROLE, text=tiny.TEXT)
     for row in range(ROWS):
         tiny.admit(model.frame, state.frame, row, prompt, SamplingParams(seed=row))
     return state

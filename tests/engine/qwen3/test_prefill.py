@@ -13,7 +13,7 @@ from agent_tts.engine.qwen3.graphs import ChunkInputs, PromptInputs
 from agent_tts.model.config import SamplingParams
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.layers import Cache
-from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, Reference, build_prompt
+from agent_tts.model.prompt import VECTOR, Prompt, PromptVoice, build_prompt
 from agent_tts.model.talker import PromptPositions
 from tests.model import tiny
 
@@ -35,8 +35,8 @@ def model(monkeypatch: pytest.MonkeyPatch) -> FrameModel:
 
 def prompt_of(model: FrameModel, frames: int) -> Prompt:
     """A prompt of a cloned voice with a reference of `frames` frames."""
-    reference = Reference(tiny.REF_TEXT, tuple(map(tuple, tiny.reference_frames(frames).tolist())))
-    return build_prompt(model.config, PromptVoice(VECTOR, reference), role=tiny.ROLE, text=tiny.TEXT)
+    voice = PromptVoice(VECTOR, tiny.reference(frames))
+    return build_prompt(model.config, voice, role=tiny.ROLE, text=tiny.TEXT)
 
 
 def vector(row: int) -> Tensor:
