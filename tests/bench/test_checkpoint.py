@@ -26,10 +26,7 @@ from agent_tts.bench.checkpoint import (
 from agent_tts.errors import SettingsError
 from agent_tts.model.config import ModelType
 from agent_tts.voices.library import VoiceLibrary
-from tests.model import oracle
-from tests.model.conftest import Checkpoint, checkpoint
-
-__all__ = ["checkpoint"]  # a fixture
+from tests.model import oracle, tiny
 
 PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 
@@ -66,8 +63,8 @@ def test_released_sizes_have_the_released_number_of_parameters(size: str, millio
     assert round(sum(int(np.prod(shape)) for shape in decoder) / 1e6) == 114
 
 
-def test_the_waveform_is_loud_not_clamped_and_depends_on_every_code(checkpoint: Checkpoint) -> None:
-    decoder = oracle.load(checkpoint("custom_voice")).model.speech_tokenizer.model.decoder
+def test_the_waveform_is_loud_not_clamped_and_depends_on_every_code() -> None:
+    decoder = oracle.load(tiny.checkpoint("custom_voice")).model.speech_tokenizer.model.decoder
     codes = torch.randint(2048, (1, 16, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         wave = decoder(codes)
@@ -81,9 +78,9 @@ def test_the_waveform_is_loud_not_clamped_and_depends_on_every_code(checkpoint: 
             assert difference[10] > 1e-3
 
 
-def test_greedy_speech_varies_its_codes(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_speech_varies_its_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits differ enough between frames and codebooks: equal codes then mean equal models."""
-    model = oracle.load(checkpoint("custom_voice"))
+    model = oracle.load(tiny.checkpoint("custom_voice"))
     greedy = {"do_sample": False, "subtalker_dosample": False, "max_new_tokens": 12}
     spoken: list[Any] = []
 
@@ -100,8 +97,8 @@ def test_greedy_speech_varies_its_codes(checkpoint: Checkpoint, monkeypatch: pyt
     assert len({tuple(frame) for frame in frames}) > 8
 
 
-def test_the_prompt_has_the_tokens_that_its_slices_assume(checkpoint: Checkpoint) -> None:
-    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+def test_the_prompt_has_the_tokens_that_its_slices_assume() -> None:
+    tokenizer = oracle.tokenizer(tiny.checkpoint("custom_voice"))
     ids = tokenizer(PROMPT.format("Hi"))["input_ids"]
     assert ids[:3] == [151644, 77091, 198]
     assert ids[-5:] == [151645, 198, 151644, 77091, 198]
@@ -110,24 +107,24 @@ def test_the_prompt_has_the_tokens_that_its_slices_assume(checkpoint: Checkpoint
 
 
 @pytest.mark.parametrize("text", ["Hello the world, you're 42!", "你好，世界。", "éß 👋🏽 \n\n  x", "filler300"])
-def test_text_round_trips_through_the_tokenizer(text: str, checkpoint: Checkpoint) -> None:
-    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+def test_text_round_trips_through_the_tokenizer(text: str) -> None:
+    tokenizer = oracle.tokenizer(tiny.checkpoint("custom_voice"))
     ids = tokenizer(text)["input_ids"]
     assert tokenizer.decode(ids) == text
     assert max(ids) < 1_000
 
 
-def test_the_tokenizer_applies_merges(checkpoint: Checkpoint) -> None:
-    tokenizer = oracle.tokenizer(checkpoint("custom_voice"))
+def test_the_tokenizer_applies_merges() -> None:
+    tokenizer = oracle.tokenizer(tiny.checkpoint("custom_voice"))
     for word in (" the", " you", "hello", "你好", "👋"):
         assert len(tokenizer(word)["input_ids"]) == 1
 
 
 @pytest.mark.slow
-def test_equal_arguments_give_equal_bytes(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_equal_arguments_give_equal_bytes(tmp_path: Path) -> None:
     write(tmp_path / "same", size="tiny", model_type="custom_voice")
     write(tmp_path / "other", size="tiny", model_type="custom_voice", seed=1)
-    assert digests(tmp_path / "same") == digests(checkpoint("custom_voice"))
+    assert digests(tmp_path / "same") == digests(tiny.checkpoint("custom_voice"))
     differing = {
         name for name, digest in digests(tmp_path / "other").items() if digests(tmp_path / "same")[name] != digest
     }

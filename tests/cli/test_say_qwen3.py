@@ -10,17 +10,13 @@ import pytest
 
 from tests.cli.process import invoke
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
-from tests.model import oracle
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint
-
-__all__ = ["checkpoint"]  # a fixture
+from tests.model import oracle, tiny
 
 
 @pytest.mark.slow
-def test_the_file_equals_upstreams_audio(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_the_file_equals_upstreams_audio(tmp_path: Path) -> None:
     """Greedy decoding in float32 on the CPU."""
-    folder, path = checkpoint("custom_voice"), tmp_path / "out.wav"
+    folder, path = tiny.checkpoint("custom_voice"), tmp_path / "out.wav"
     expected = theirs(oracle.load(folder), "generate_custom_voice", speaker="ryan", language="English")
     result = invoke(
         *("say", TEXT, "--no-clean", "--engine", "qwen3", "--model", str(folder), "--voice", "ryan"),

@@ -18,10 +18,7 @@ from agent_tts.model.config import ModelConfig
 from tests.measure.parity_distance import Distance, Request, Subject, distances, logits_distance, signal_distance
 from tests.measure.parity_subjects import Eager, Upstream
 from tests.measure.test_tools import tool
-from tests.model import oracle
-from tests.model.conftest import Checkpoint, checkpoint
-
-__all__ = ["checkpoint"]  # a fixture
+from tests.model import oracle, tiny
 
 FRAMES = 12  # more than the text's tokens, so that the end of speech is compared too
 NEVER = float("-inf")
@@ -52,9 +49,9 @@ def perturbed(folder: Path, parameter: Callable[[Eager], Tensor]) -> Eager:
 
 
 @pytest.mark.slow
-def test_our_model_equals_the_reference_to_float32_rounding(checkpoint: Checkpoint) -> None:
+def test_our_model_equals_the_reference_to_float32_rounding() -> None:
     assert oracle.qwen_tts()  # `oracle` imports it even if other packages of upstream are missing
-    folder = checkpoint("base")
+    folder = tiny.checkpoint("base")
     for part, distance in measured(folder, partial(Upstream, folder), partial(eager, folder)).items():
         assert 0 < distance.relative_error < 1e-4, part
         assert distance.snr_db > 90
@@ -62,8 +59,8 @@ def test_our_model_equals_the_reference_to_float32_rounding(checkpoint: Checkpoi
 
 
 @pytest.mark.slow
-def test_a_model_has_no_distance_from_itself(checkpoint: Checkpoint) -> None:
-    folder = checkpoint("base")
+def test_a_model_has_no_distance_from_itself() -> None:
+    folder = tiny.checkpoint("base")
     found = measured(folder, partial(eager, folder), partial(eager, folder))
     assert list(found) == ["talker", "predictor", *(f"code {number}" for number in range(1, 16)), "codec"]
     for distance in found.values():
@@ -73,8 +70,8 @@ def test_a_model_has_no_distance_from_itself(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.slow
-def test_rounding_to_bfloat16_is_a_small_distance(checkpoint: Checkpoint) -> None:
-    folder = checkpoint("custom_voice")
+def test_rounding_to_bfloat16_is_a_small_distance() -> None:
+    folder = tiny.checkpoint("custom_voice")
     found = measured(folder, partial(eager, folder), partial(eager, folder, torch.bfloat16))
     assert all(20 < distance.snr_db < 60 for distance in found.values())
     assert 0 < (found["talker"].kl or 0) < 1e-3
@@ -95,16 +92,16 @@ def test_rounding_to_bfloat16_is_a_small_distance(checkpoint: Checkpoint) -> Non
     ids=["head-of-code-5", "talker-head", "codec", "talker-layer"],
 )
 def test_a_weight_that_is_off_by_one_percent_shows_in_its_part(
-    parameter: Callable[[Eager], Tensor], off: set[str], checkpoint: Checkpoint
+    parameter: Callable[[Eager], Tensor], off: set[str]
 ) -> None:
-    folder = checkpoint("custom_voice")
+    folder = tiny.checkpoint("custom_voice")
     found = measured(folder, partial(whole, folder), partial(perturbed, folder, parameter))
     assert {part for part, distance in found.items() if distance.max_error > 0} == off
     assert all(distance.snr_db < 80 for part, distance in found.items() if part in off)
 
 
-def test_drawn_codes_are_the_most_likely_under_forced_codes(checkpoint: Checkpoint) -> None:
-    folder = checkpoint("voice_design")
+def test_drawn_codes_are_the_most_likely_under_forced_codes() -> None:
+    folder = tiny.checkpoint("voice_design")
     subject, request = eager(folder), Request.of(ModelConfig.read(folder))
     codes = subject.draw(request, FRAMES)
     said = subject.speak(request, codes)
@@ -113,8 +110,8 @@ def test_drawn_codes_are_the_most_likely_under_forced_codes(checkpoint: Checkpoi
     assert len(set(codes[:, 0].tolist())) > FRAMES // 2
 
 
-def test_the_end_of_speech_counts_only_after_the_text_is_read(checkpoint: Checkpoint) -> None:
-    request = Request.of(ModelConfig.read(checkpoint("custom_voice")))
+def test_the_end_of_speech_counts_only_after_the_text_is_read() -> None:
+    request = Request.of(ModelConfig.read(tiny.checkpoint("custom_voice")))
     drawable = request.drawable(FRAMES)
     assert drawable.sum(1).tolist() == [2048] * 9 + [2049] * 3  # nine tokens; the tenth is tts_eos
     assert drawable[-1, 2150]
@@ -141,18 +138,16 @@ def test_a_code_that_only_the_tested_model_forbids_is_an_infinite_distance() -> 
     assert (found.max_error, found.kl, found.snr_db) == (math.inf, math.inf, -math.inf)
 
 
-def test_a_missing_reference_implementation_is_an_error_with_advice(
-    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_reference_implementation_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "qwen_tts", None)
     with pytest.raises(SettingsError, match=r"--reference upstream: .*: pip install qwen-tts==0.1.1"):
-        Upstream(checkpoint("custom_voice"))
+        Upstream(tiny.checkpoint("custom_voice"))
 
 
-def test_the_command_prints_and_writes_the_figures(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes_the_figures(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     options = ("--dtype", "float32", "--frames", "3", "--json", str(out))
-    done = tool("parity", "--model", str(checkpoint("custom_voice")), *options)
+    done = tool("parity", "--model", str(tiny.checkpoint("custom_voice")), *options)
     assert done.exit_code == 0, done.stderr
     assert "eager, float32, cpu: against float32, 3 frames" in done.stdout
     exact, yardstick = json.loads(out.read_text())["runs"]

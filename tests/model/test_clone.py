@@ -15,29 +15,28 @@ from torch import Tensor
 from agent_tts.model.clone import VoiceEncoder, add_silence
 from agent_tts.model.config import ModelType
 from agent_tts.model.entries import CheckpointError
-from tests.model import oracle
+from tests.model import oracle, tiny
 from tests.model.clips import LENGTHS, clip
-from tests.model.conftest import Checkpoint
 
 PARITY = 1e-5  # relative
 CODEC_WEIGHTS = "speech_tokenizer/model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint: Checkpoint) -> VoiceEncoder:
-    return VoiceEncoder.load(checkpoint("base"))
+def encoder() -> VoiceEncoder:
+    return VoiceEncoder.load(tiny.checkpoint("base"))
 
 
 @pytest.fixture
-def copied(checkpoint: Checkpoint, tmp_path: Path) -> Path:
+def copied(tmp_path: Path) -> Path:
     """A writable copy of a checkpoint."""
-    return Path(shutil.copytree(checkpoint("base"), tmp_path / "checkpoint"))
+    return Path(shutil.copytree(tiny.checkpoint("base"), tmp_path / "checkpoint"))
 
 
 @pytest.mark.parametrize("samples", LENGTHS)
-def test_vector_and_codes_are_those_of_upstream(checkpoint: Checkpoint, encoder: VoiceEncoder, samples: int) -> None:
+def test_vector_and_codes_are_those_of_upstream(encoder: VoiceEncoder, samples: int) -> None:
     waveform = clip(samples, seed=samples)
-    (prompt,) = oracle.load(checkpoint("base")).create_voice_clone_prompt(
+    (prompt,) = oracle.load(tiny.checkpoint("base")).create_voice_clone_prompt(
         ref_audio=(waveform.numpy(), 24_000), ref_text="A clip.", x_vector_only_mode=False
     )
     vector, codes = encoder.vector(waveform), encoder.codes(waveform)
@@ -84,9 +83,9 @@ def test_invalid_clips_are_refused(encoder: VoiceEncoder, waveform: Tensor) -> N
 
 
 @pytest.mark.parametrize("model_type", ["custom_voice", "voice_design"])
-def test_only_base_checkpoints_clone(model_type: ModelType, checkpoint: Checkpoint) -> None:
+def test_only_base_checkpoints_clone(model_type: ModelType) -> None:
     with pytest.raises(CheckpointError, match=f"tts_model_type is '{model_type}'; only 'base' checkpoints clone"):
-        VoiceEncoder.load(checkpoint(model_type))
+        VoiceEncoder.load(tiny.checkpoint(model_type))
 
 
 @pytest.mark.parametrize(

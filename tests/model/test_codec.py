@@ -15,7 +15,6 @@ from agent_tts.model.config import CodecConfig
 from agent_tts.model.weights import build
 from tests.examples import examples
 from tests.model import oracle, tiny
-from tests.model.conftest import Checkpoint
 
 WINDOW = 16  # frames
 SHORT_WINDOW = 6  # a ring that wraps after a few frames
@@ -143,8 +142,8 @@ def test_the_waveform_is_that_of_upstream_whole_and_streamed(codec: Codec, upstr
 
 
 @pytest.mark.slow
-def test_a_loaded_checkpoint_has_the_waveform_of_upstream(checkpoint: Checkpoint) -> None:
-    folder, codes = checkpoint("custom_voice"), random_codes(1, 20)
+def test_a_loaded_checkpoint_has_the_waveform_of_upstream() -> None:
+    folder, codes = tiny.checkpoint("custom_voice"), random_codes(1, 20)
     codec, decoder = tiny.codec(folder), oracle.load(folder).model.speech_tokenizer.model.decoder
     with torch.inference_mode():
         expected = decoder(codes.transpose(1, 2)).squeeze(1)

@@ -23,8 +23,7 @@ from agent_tts.model.config import (
     TransformerConfig,
 )
 from agent_tts.model.entries import CheckpointError
-from tests.model import oracle
-from tests.model.conftest import Checkpoint
+from tests.model import oracle, tiny
 
 
 def reference(name: str) -> Any:
@@ -38,12 +37,12 @@ Edit = Callable[..., Path]
 
 
 @pytest.fixture
-def edited(checkpoint: Checkpoint, tmp_path: Path) -> Edit:
+def edited(tmp_path: Path) -> Edit:
     """A checkpoint's JSON files with an entry changed: `edited("config.json", "talker_config.hidden_size", 3)`."""
 
     def edit(file: str, entry: str, value: Any = ..., model_type: ModelType = "custom_voice") -> Path:
         if not (tmp_path / file).exists():
-            shutil.copytree(checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
+            shutil.copytree(tiny.checkpoint(model_type), tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
         entries = json.loads((tmp_path / file).read_text())
         *outer, last = entry.split(".")
         section = entries
@@ -64,15 +63,15 @@ def _all_but_json(folder: str, names: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("model_type", get_args(ModelType))
-def test_each_type_has_its_own_voices(model_type: ModelType, checkpoint: Checkpoint) -> None:
-    config = ModelConfig.read(checkpoint(model_type))
+def test_each_type_has_its_own_voices(model_type: ModelType) -> None:
+    config = ModelConfig.read(tiny.checkpoint(model_type))
     assert config.tts_model_type == model_type
     assert (config.speaker_encoder is not None) == (model_type == "base")
     assert ("ryan" in config.talker.spk_id) == (model_type == "custom_voice")
 
 
-def test_ids_and_dialects_are_those_of_the_file(checkpoint: Checkpoint) -> None:
-    config = ModelConfig.read(checkpoint("custom_voice"))
+def test_ids_and_dialects_are_those_of_the_file() -> None:
+    config = ModelConfig.read(tiny.checkpoint("custom_voice"))
     talker = config.talker
     assert (talker.codec_pad_id, talker.codec_bos_id, talker.codec_eos_token_id) == (2148, 2149, 2150)
     assert talker.codec_language_id["english"] == 2050
@@ -197,10 +196,8 @@ def test_what_is_left_out_is_what_the_reference_takes(ours: Any, name: str) -> N
 
 
 @pytest.mark.parametrize("model_type", get_args(ModelType))
-def test_entries_of_the_references_defaults_may_be_left_out(
-    model_type: ModelType, checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    folder = checkpoint(model_type)
+def test_entries_of_the_references_defaults_may_be_left_out(model_type: ModelType, tmp_path: Path) -> None:
+    folder = tiny.checkpoint(model_type)
     shutil.copytree(folder, tmp_path, ignore=_all_but_json, dirs_exist_ok=True)
     top = json.loads((folder / "config.json").read_text())
     codec = json.loads((folder / "speech_tokenizer/config.json").read_text())
@@ -237,10 +234,8 @@ def test_the_width_of_a_head_is_computed_where_it_is_left_out(edited: Edit) -> N
         ("speech_tokenizer/config.json", "decoder_config"),
     ],
 )
-def test_rotary_embeddings_as_transformers_5_writes_them(
-    file: str, entry: str, edited: Edit, checkpoint: Checkpoint
-) -> None:
-    expected = ModelConfig.read(checkpoint("custom_voice"))
+def test_rotary_embeddings_as_transformers_5_writes_them(file: str, entry: str, edited: Edit) -> None:
+    expected = ModelConfig.read(tiny.checkpoint("custom_voice"))
     parts = {"talker_config": expected.talker, "decoder_config": expected.codec}
     theta = parts.get(entry, expected.talker.code_predictor).rope_theta
     edited(file, f"{entry}.rope_theta")

@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agent_tts.model.codec import Codec
-from agent_tts.model.config import ModelConfig
+from agent_tts.model.config import ModelConfig, ModelType
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.weights import CODEC, MODEL, Loadable, build, hollow, plan
 from tests.model import oracle, tiny
-from tests.model.conftest import Checkpoint
 
 
 class Toy(Loadable):
@@ -218,12 +217,10 @@ def test_a_tensor_in_two_shards_is_refused(tensors: dict[str, Tensor], tmp_path:
         plan(build(Toy), folder, MODEL, torch.float32)
 
 
-def test_the_reference_reads_shards_the_same_way(
-    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reference_reads_shards_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its progress bar over the shards would leave a thread behind
     folder = tmp_path / "sharded"
-    shutil.copytree(checkpoint("custom_voice"), folder)
+    shutil.copytree(tiny.checkpoint("custom_voice"), folder)
     for path in (folder / "model.safetensors", folder / "speech_tokenizer/model.safetensors"):
         tensors = load_file(path)
         path.unlink()
@@ -243,10 +240,8 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
     ("model_type", "size"),
     [("custom_voice", "tiny"), ("custom_voice", "tiny-0.6B"), ("voice_design", "tiny"), ("base", "tiny")],
 )
-def test_a_checkpoint_gives_us_and_the_reference_the_same_weights(
-    model_type: str, size: str, checkpoint: Checkpoint
-) -> None:
-    assert_weights_are_the_references(checkpoint(model_type, size))
+def test_a_checkpoint_gives_us_and_the_reference_the_same_weights(model_type: ModelType, size: str) -> None:
+    assert_weights_are_the_references(tiny.checkpoint(model_type, size))
 
 
 def assert_weights_are_the_references(folder: Path) -> None:
@@ -258,17 +253,17 @@ def assert_weights_are_the_references(folder: Path) -> None:
             assert torch.equal(ours.get_parameter(name), expected[their_name]), name
 
 
-def test_codec_weights_of_a_checkpoint_are_file_contents(checkpoint: Checkpoint) -> None:
+def test_codec_weights_of_a_checkpoint_are_file_contents() -> None:
     """The reference converts nothing, so the comparison above is with the file itself."""
-    path = checkpoint("base") / "speech_tokenizer/model.safetensors"
-    expected = oracle.load(checkpoint("base")).model.speech_tokenizer.model.state_dict()
+    path = tiny.checkpoint("base") / "speech_tokenizer/model.safetensors"
+    expected = oracle.load(tiny.checkpoint("base")).model.speech_tokenizer.model.state_dict()
     contents = load_file(path)
     assert set(contents) == set(expected)
     assert all(torch.equal(contents[name], expected[name]) for name in contents)
 
 
-def test_a_model_on_meta_has_the_loaded_shapes_without_memory(checkpoint: Checkpoint) -> None:
-    folder = checkpoint("custom_voice")
+def test_a_model_on_meta_has_the_loaded_shapes_without_memory() -> None:
+    folder = tiny.checkpoint("custom_voice")
     hollowed, loaded = build(Codec, ModelConfig.read(folder).codec), tiny.codec(folder, torch.float16)
     hollow(hollowed, torch.float16)
 

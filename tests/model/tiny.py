@@ -86,7 +86,7 @@ def kept(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
-    """A checkpoint folder."""
+    """A checkpoint folder; tests must not write to it."""
     return kept(f"{size}-{model_type}", lambda folder: write(folder, size=size, model_type=model_type))
 
 

@@ -12,15 +12,12 @@ import httpx
 import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
+from tests.model import tiny
 from tests.serve.test_qwen3_node import same
 from tests.support import RunningNode, running_node, until
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
-
-__all__ = ["checkpoint", "ending"]  # fixtures
 
 WORDS = "Hello world, how are you?"
 
@@ -40,8 +37,8 @@ async def said_by_both(node: RunningNode) -> list[bytes]:
         return [peer.pcm(name) for name in ("a", "b")]
 
 
-async def test_a_voice_that_is_added_or_replaced_is_spoken_by_every_engine(ending: Checkpoints, tmp_path: Path) -> None:
-    models = [{"source": str(ending("base"))}]
+async def test_a_voice_that_is_added_or_replaced_is_spoken_by_every_engine(tmp_path: Path) -> None:
+    models = [{"source": str(tiny.ending("base"))}]
     qwen3 = {"models": models, "device": "cpu, cpu", "dtype": "float32", "max_model_len": 256}
     values = {"engine": "qwen3", "slots": 2, "qwen3": qwen3, "voices": {"folder": str(tmp_path / "voices")}}
     close = {"Connection": "close"}

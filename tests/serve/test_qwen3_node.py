@@ -21,16 +21,14 @@ from numpy.typing import NDArray
 from agent_tts.engine_info import FRAME_BYTES, Model
 from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.integrations.pipecat.pipeline import running
-from tests.model import oracle
+from tests.model import oracle, tiny
 from tests.model.clips import clip
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
 from tests.shared_loop import no_leaked_tasks
 from tests.support import RunningNode, running_node, until
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
 
-__all__ = ["checkpoint", "ending", "no_leaked_tasks"]  # fixtures
+__all__ = ["no_leaked_tasks"]  # a fixture
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
@@ -104,13 +102,11 @@ def same(pcm: bytes, other: bytes) -> bool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def speaker(
-    checkpoint: Checkpoints, ending: Checkpoints, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Speaker]:
+async def speaker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Speaker]:
     library = tmp_path_factory.mktemp("library")
-    folders = [ending(kind) for kind in ("custom_voice", "voice_design", "base")]
+    folders = [tiny.ending(kind) for kind in ("custom_voice", "voice_design", "base")]
     models: list[dict[str, str]] = [{"source": str(folder)} for folder in folders]
-    models.append({"source": str(checkpoint("base")), "load": "first_use"})
+    models.append({"source": str(tiny.checkpoint("base")), "load": "first_use"})
     qwen3 = {"models": models, "device": "cpu", "dtype": "float32", "max_model_len": 256}
     close = {"Connection": "close"}  # all connections of the test are closed
     async with (
@@ -191,14 +187,14 @@ async def test_every_voice_gives_the_same_audio_over_websocket_and_http_for_any_
 
 
 @pytest.mark.slow
-async def test_a_clone_gives_upstreams_audio_for_the_same_clip(speaker: Speaker, checkpoint: Checkpoints) -> None:
+async def test_a_clone_gives_upstreams_audio_for_the_same_clip(speaker: Speaker) -> None:
     """From the uploaded file to the output samples; half a second of silence follows the clip.
 
     In two parts, `tests/model/test_clone.py` and `tests/engine/qwen3/test_engine.py` compare the same.
     """
 
     def upstream() -> NDArray[np.float32]:
-        model = oracle.load(checkpoint("base"))
+        model = oracle.load(tiny.checkpoint("base"))
         longer = np.pad(CLIP.numpy(), (0, 12_000))
         (item,), (padded,) = (
             model.create_voice_clone_prompt((samples, 24_000), TRANSCRIPT, x_vector_only_mode=False)

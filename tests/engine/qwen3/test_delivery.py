@@ -20,6 +20,7 @@ from agent_tts.engine.qwen3.engine import Qwen3Engine
 from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.messages import Audio, Flushed, StepCommand
+from agent_tts.model.config import ModelType
 from agent_tts.sound.silence import AUDIBLE_PEAK
 from agent_tts.text.directives import ABILITIES
 from tests.engine.driver import (
@@ -36,12 +37,8 @@ from tests.engine.driver import (
 )
 from tests.engine.qwen3.test_engine import ANYONE, RYAN, TEXT, assert_same, engine, frames_of, ours, overlapped, theirs
 from tests.examples import examples
-from tests.model import oracle
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
+from tests.model import oracle, tiny
 from tests.serve.test_markup_page import DONE
-
-__all__ = ["checkpoint", "ending"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("quick_parts")
 
@@ -50,8 +47,8 @@ GAP_MS = 120  # that a seam may have
 
 
 @pytest.fixture(scope="module")
-def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
-    with engine(ending("custom_voice")) as made:
+def ryan() -> Iterator[Qwen3Engine]:
+    with engine(tiny.ending("custom_voice")) as made:
         yield made
 
 
@@ -74,20 +71,18 @@ def alone(made: Qwen3Engine, text: str, **options: Any) -> Spoken:
 @pytest.mark.parametrize(
     ("own", "mode"), [(None, "live"), pytest.param("Speak calmly.", "whole", marks=pytest.mark.slow)]
 )
-def test_a_piece_with_a_style_equals_upstream_with_its_instructions(
-    checkpoint: Checkpoints, own: str | None, mode: Any
-) -> None:
+def test_a_piece_with_a_style_equals_upstream_with_its_instructions(own: str | None, mode: Any) -> None:
     instruct = f"{own} {EXCITED}" if own else EXCITED
-    model = oracle.load(checkpoint("custom_voice"))
+    model = oracle.load(tiny.checkpoint("custom_voice"))
     expected = theirs(model, "generate_custom_voice", mode=mode, speaker="ryan", language="English", instruct=instruct)
     options = replace(RYAN, instructions=own, text_mode=mode)
-    with engine(checkpoint("custom_voice"), slots=1) as named:
+    with engine(tiny.checkpoint("custom_voice"), slots=1) as named:
         start: list[StepCommand] = [start_of(0, options), *appended(0, directive=Style(EXCITED))]
         assert_same(frames_of(named, named.step([*start, *appended(0, TEXT, last=True)], [0])), expected)
 
 
-def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), slots=1) as named:
+def test_a_style_that_comes_after_the_prompt_was_computed_ahead_is_obeyed() -> None:
+    with engine(tiny.checkpoint("custom_voice"), slots=1) as named:
         expected = ours(named, replace(RYAN, instructions=EXCITED))
         outputs = named.step([start_of(0, RYAN)], [0])
         for _ in range(3):
@@ -132,10 +127,11 @@ def test_what_changes_nothing_leaves_no_trace(ryan: Qwen3Engine, nothing: Direct
     assert np.array_equal(told.pcm, plain.pcm)
 
 
-@pytest.mark.parametrize("kind", ["base", "voice_design", "small"])
-def test_a_voice_without_instructions_has_no_styles(checkpoint: Checkpoints, kind: str) -> None:
-    folder = checkpoint("custom_voice", "tiny-0.6B") if kind == "small" else checkpoint(kind)
-    with engine(folder, slots=1) as made:
+@pytest.mark.parametrize(
+    "kind", [("base", tiny.PROJECTED), ("voice_design", tiny.PROJECTED), ("custom_voice", tiny.SAME_WIDTH)]
+)
+def test_a_voice_without_instructions_has_no_styles(kind: tuple[ModelType, str]) -> None:
+    with engine(tiny.checkpoint(*kind), slots=1) as made:
         options = resolved(made, ANYONE)
         plain = ours(made, options, "Hello there.")
         start: list[StepCommand] = [start_of(0, options), *appended(0, "Hello", directive=Style(EXCITED))]
@@ -215,14 +211,14 @@ def test_flushes_and_pauses_between_manners_keep_their_order(ryan: Qwen3Engine) 
     assert not told.pcm[start : start + len(pause)].any()
 
 
-def test_overlapped_steps_and_other_requests_change_nothing(ending: Checkpoints) -> None:
+def test_overlapped_steps_and_other_requests_change_nothing() -> None:
     scripts: dict[int, list[Piece]] = {
         0: ["One two", Style(EXCITED), " three", Style(None), " four."],
         1: ["One ", Prosody(speed=2), "two", FLUSH, Prosody(volume=0.5), "three", Pause(130), Prosody(), " four."],
         2: [Prosody(volume=0.3), "One two three.", Language("de"), " Vier.", FLUSH],
         3: ["One two three four."],
     }
-    with engine(ending("custom_voice"), slots=4) as made:
+    with engine(tiny.ending("custom_voice"), slots=4) as made:
         separate = {slot: said(made, *pieces) for slot, pieces in scripts.items()}
         with overlapped(made):
             together = speak_all(made, {slot: Script(pieces, RYAN) for slot, pieces in scripts.items()})

@@ -21,15 +21,12 @@ from agent_tts.engine.qwen3.graphs import LaunchedStep
 from agent_tts.engine.qwen3.runaway import LOOP_HELD, UNKNOWN_S, FramePaces, FrameVerdict, nominal_frames
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.messages import Audio, Finished, OutOfText, StepCommand, StepEvent
+from agent_tts.model.config import ModelType
 from agent_tts.model.prompt import Prompt
 from agent_tts.options import CommonOptions
 from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
 from tests.engine.qwen3.test_engine import ANYONE, RYAN, bob, engine, overlapped, pcm_of, recorded, with_clone
 from tests.model import oracle, tiny
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
-
-__all__ = ["checkpoint", "ending"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("quick_parts")
 
@@ -38,8 +35,8 @@ PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seve
 
 
 @pytest.fixture(scope="module")
-def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
-    with engine(ending("custom_voice"), slots=1) as made:
+def ryan() -> Iterator[Qwen3Engine]:
+    with engine(tiny.ending("custom_voice"), slots=1) as made:
         yield made
 
 
@@ -89,11 +86,11 @@ class TestEveryPieceIsHeardToItsLastSample:
             yield ryan
 
     @pytest.mark.usefixtures("whole_model")
-    def test_as_it_is(self, made: Qwen3Engine, ending: Checkpoints) -> None:
+    def test_as_it_is(self, made: Qwen3Engine) -> None:
         """It is what the reference's codec makes of all of its codes at once."""
         with codes_of(made) as pieces:
             pieces_heard = heard(made)
-        codec = oracle.load(ending("custom_voice")).model.speech_tokenizer
+        codec = oracle.load(tiny.ending("custom_voice")).model.speech_tokenizer
         for found, codes in zip(pieces_heard, pieces, strict=True):
             (wav,), _ = codec.decode([{"audio_codes": torch.from_numpy(np.stack(codes[:-1]).astype(np.int64))}])
             assert len(found) == len(wav) == 1_920 * (len(codes) - 1)
@@ -223,19 +220,19 @@ DESIGNED = replace(ANYONE, voice="design", instructions="A calm old man.")
 VECTOR = replace(ANYONE, speaker_embedding=(0.1,) * tiny.HIDDEN)
 
 
-def test_a_carried_reference_leaves_room_for_speech(ending: Checkpoints) -> None:
+def test_a_carried_reference_leaves_room_for_speech() -> None:
     """In a small cache it stops growing before it has 3 s."""
     script: list[Piece] = [piece for number in range(6) for piece in (f"Number {number}.", FLUSH)]
-    with engine(ending("base"), slots=1, max_model_len=64) as made, recorded(made) as prompts:
+    with engine(tiny.ending("base"), slots=1, max_model_len=64) as made, recorded(made) as prompts:
         spoken = speak(made, *script, options=ANYONE)
     assert spoken.outputs[-1] == Finished(0, "end")
     assert 10 < max(len(carried(prompt)) for prompt in prompts) <= 32
 
 
-def test_pieces_are_shorter_where_a_reference_is_carried(ending: Checkpoints) -> None:
+def test_pieces_are_shorter_where_a_reference_is_carried() -> None:
     """It takes half of the cache."""
     text = "One two three four five six seven. " * 2
-    with engine(ending("base"), slots=1, max_model_len=128) as made:
+    with engine(tiny.ending("base"), slots=1, max_model_len=128) as made:
         with recorded(made) as drawn:
             assert speak(made, text, options=ANYONE).outputs[-1] == Finished(0, "end")
         with recorded(made) as given:
@@ -243,9 +240,9 @@ def test_pieces_are_shorter_where_a_reference_is_carried(ending: Checkpoints) ->
     assert len(drawn) > len(given) > 1
 
 
-def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
+def test_speech_that_was_cut_is_not_carried() -> None:
     """It would be a bad example, and belong to none of the reference's text."""
-    with engine(ending("base"), slots=1) as made, recorded(made) as prompts, codes_of(made) as pieces:
+    with engine(tiny.ending("base"), slots=1) as made, recorded(made) as prompts, codes_of(made) as pieces:
         see = made._runaway.see
 
         def cut_the_second(*given: Any) -> NDArray[np.int8]:
@@ -266,12 +263,13 @@ def test_speech_that_was_cut_is_not_carried(ending: Checkpoints) -> None:
     ids=["named", "vector", "reference", "sampled", "designed"],
 )
 def test_a_voice_has_the_same_place_in_the_prompts_of_all_pieces(
-    ending: Checkpoints, tmp_path: Path, kind: str, options: CommonOptions
+    tmp_path: Path, kind: ModelType, options: CommonOptions
 ) -> None:
     """What is given of it; what was drawn is behind that from the second piece on, growing at its end."""
     texts = ["One two.", "Three.", "Four five."]
     script: list[Piece] = [piece for text in texts for piece in (text, FLUSH)]
-    with engine(ending(kind), slots=1, voices=tmp_path) as made, recorded(made) as prompts, codes_of(made) as pieces:
+    folder = tiny.ending(kind)
+    with engine(folder, slots=1, voices=tmp_path) as made, recorded(made) as prompts, codes_of(made) as pieces:
         with_clone(tmp_path, tiny.HIDDEN, "The quick brown fox.", 5)
         assert speak(made, *script, options=options).outputs[-1] == Finished(0, "end")
         encode = made._models[0].tokenizer.encode

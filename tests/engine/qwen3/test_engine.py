@@ -37,7 +37,7 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
 from agent_tts.errors import SettingsError, UnknownVoice
 from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText, StepCommand, StepEvent
-from agent_tts.model.config import SamplingParams
+from agent_tts.model.config import ModelType, SamplingParams
 from agent_tts.model.device import Device
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.prompt import Prompt, PromptVoice, Reference, build_prompt
@@ -69,10 +69,6 @@ from tests.engine.driver import (
     start_of,
 )
 from tests.model import clips, oracle, tiny
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
-
-__all__ = ["checkpoint", "ending"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("quick_parts")
 
@@ -94,8 +90,8 @@ def engine(
 
 
 @pytest.fixture(scope="module")
-def ryan(ending: Checkpoints) -> Iterator[Qwen3Engine]:
-    with engine(ending("custom_voice")) as made:
+def ryan() -> Iterator[Qwen3Engine]:
+    with engine(tiny.ending("custom_voice")) as made:
         yield made
 
 
@@ -126,10 +122,9 @@ def test_text_without_spaces_is_heard_like_text_with_spaces(ryan: Qwen3Engine) -
     assert max(abs(a - b) for a, b in zip(live, spaced_live, strict=True)) <= 1
 
 
-@pytest.fixture(scope="module")
-def upstream(checkpoint: Checkpoints) -> Any:
+def upstream(model_type: ModelType) -> Any:
     """The reference implementation's model of a type."""
-    return lambda model_type: oracle.load(checkpoint(model_type))
+    return oracle.load(tiny.checkpoint(model_type))
 
 
 def theirs(
@@ -183,41 +178,26 @@ class TestEqualsUpstream:
         ("instructions", "mode"),
         [(None, "live"), pytest.param("Speak like the world is yours.", "whole", marks=pytest.mark.slow)],
     )
-    def test_with_a_named_speaker(
-        self, checkpoint: Checkpoints, upstream: Any, instructions: str | None, mode: TextMode
-    ) -> None:
-        expected = theirs(
-            upstream("custom_voice"),
-            "generate_custom_voice",
-            mode=mode,
-            speaker="ryan",
-            language="English",
-            instruct=instructions or "",
-        )
-        options = SpeechOptions("ryan", "en", instructions, 0, clean=False, sampling=GREEDY, text_mode=mode)
-        with engine(checkpoint("custom_voice"), slots=1) as named:
+    def test_with_a_named_speaker(self, instructions: str | None, mode: TextMode) -> None:
+        asked = {"speaker": "ryan", "language": "English", "instruct": instructions or ""}
+        expected = theirs(upstream("custom_voice"), "generate_custom_voice", mode=mode, **asked)
+        options = replace(RYAN, instructions=instructions, text_mode=mode)
+        with engine(tiny.checkpoint("custom_voice"), slots=1) as named:
             assert_same(ours(named, options), expected)
 
     @pytest.mark.slow
-    def test_with_a_described_voice(self, checkpoint: Checkpoints, upstream: Any) -> None:
+    def test_with_a_described_voice(self) -> None:
         description = "A calm old man."
         expected = theirs(upstream("voice_design"), "generate_voice_design", instruct=description, language="Auto")
-        with engine(checkpoint("voice_design"), slots=1, max_model_len=512) as design:  # with less, two pieces
-            options = SpeechOptions("design", "auto", description, 0, clean=False, sampling=GREEDY, text_mode="live")
+        with engine(tiny.checkpoint("voice_design"), slots=1, max_model_len=512) as design:  # with less, two pieces
+            options = replace(ANYONE, voice="design", instructions=description, text_mode="live")
             assert_same(ours(design, options), expected)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("transcript", "mode"), [(None, "whole"), ("The quick brown fox.", "live")], ids=["vector", "reference"]
     )
-    def test_with_a_cloned_voice(
-        self,
-        checkpoint: Checkpoints,
-        upstream: Any,
-        tmp_path: Path,
-        transcript: str | None,
-        mode: TextMode,
-    ) -> None:
+    def test_with_a_cloned_voice(self, tmp_path: Path, transcript: str | None, mode: TextMode) -> None:
         model = upstream("base")
         clip = clips.clip(24_000).numpy()
         (item,) = model.create_voice_clone_prompt((clip, 24_000), transcript, x_vector_only_mode=transcript is None)
@@ -229,8 +209,8 @@ class TestEqualsUpstream:
             arrays["codes"] = item.ref_code.numpy().astype(np.int16)
         library = VoiceLibrary(tmp_path / "voices", 10)
         library.add(voice, arrays)
-        with engine(checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
-            plain = SpeechOptions(language="de", seed=0, clean=False, sampling=GREEDY, text_mode=mode)
+        with engine(tiny.checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+            plain = replace(ANYONE, language="de", text_mode=mode)
             options = resolved(base, replace(plain, voice="clone:bob"))
             first = ours(base, options)
             assert_same(first, expected)
@@ -245,13 +225,13 @@ class TestEqualsUpstream:
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_model")
 @pytest.mark.parametrize("mode", ["live", "whole"])
-def test_every_piece_of_a_long_text_equals_upstream(ending: Checkpoints, mode: TextMode) -> None:
+def test_every_piece_of_a_long_text_equals_upstream(mode: TextMode) -> None:
     """Where `qwen3.piece_s` ends a piece, a sentence has the audio of upstream's call for it.
 
     This checkpoint draws the end of speech within the text, too, which upstream takes; a trained one does so behind it.
     """
     sentences = ["Is that so?", "好的。", "So"]
-    model = oracle.load(ending("custom_voice"))
+    model = oracle.load(tiny.ending("custom_voice"))
     request = {"speaker": "ryan", "language": "English", "max_new_tokens": 200, "non_streaming_mode": mode == "whole"}
     greedy = {"do_sample": False, "subtalker_dosample": False}
     generate = model.model.talker.generate
@@ -263,21 +243,19 @@ def test_every_piece_of_a_long_text_equals_upstream(ending: Checkpoints, mode: T
         patch.setattr(model.model.talker, "generate", to_the_end_of_the_text)
         expected = [model.generate_custom_voice(text=text, **request, **greedy)[0][0] for text in sentences]
     options = replace(RYAN, text_mode=mode)
-    with engine(ending("custom_voice"), slots=1, piece_s=1) as made:
+    with engine(tiny.ending("custom_voice"), slots=1, piece_s=1) as made:
         found = speak(made, " ".join(sentences), options=options).pcm
         assert np.array_equal(speak(made, *" ".join(sentences), options=options).pcm, found)
     assert_same(floats(found), np.concatenate(expected))
 
 
 @pytest.mark.parametrize("mode", ["live", "whole"])
-def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
-    ryan: Qwen3Engine, ending: Checkpoints, mode: TextMode
-) -> None:
+def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(ryan: Qwen3Engine, mode: TextMode) -> None:
     options, text = replace(RYAN, text_mode=mode), "Hi. So I am here. Fine."
     with recorded(ryan) as whole:
         speak(ryan, text, options=options)
     assert len(whole) == 1
-    with engine(ending("custom_voice"), slots=1, piece_s=2) as made, recorded(made) as cut:
+    with engine(tiny.ending("custom_voice"), slots=1, piece_s=2) as made, recorded(made) as cut:
         speak(made, text, options=options)
     assert len(cut) == 2
 
@@ -291,11 +269,9 @@ def test_a_minute_of_speech_is_one_piece_unless_the_setting_says_less(
         {"top_k": 1, "temperature": 0.1, "subtalker_dosample": False},
     ],
 )
-def test_the_sampling_of_a_checkpoint_is_its_default(
-    checkpoint: Checkpoints, upstream: Any, tmp_path: Path, generation: dict[str, Any]
-) -> None:
+def test_the_sampling_of_a_checkpoint_is_its_default(tmp_path: Path, generation: dict[str, Any]) -> None:
     """As in the reference: greedy talkers and predictors, and draws from one code."""
-    folder = shutil.copytree(checkpoint("custom_voice"), tmp_path / "model")
+    folder = shutil.copytree(tiny.checkpoint("custom_voice"), tmp_path / "model")
     (folder / "generation_config.json").write_text(json.dumps(generation))
     model = upstream("custom_voice")
     by_file: dict[str, Any] = {"do_sample": None, "subtalker_dosample": None}
@@ -310,12 +286,12 @@ def test_the_sampling_of_a_checkpoint_is_its_default(
 
 
 @pytest.mark.usefixtures("whole_model")
-def test_a_fine_tune_of_the_official_recipe_speaks_by_its_name(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_a_fine_tune_of_the_official_recipe_speaks_by_its_name(tmp_path: Path) -> None:
     """Saved as `sft_12hz.py` saves it: without the speaker encoder and metadata, the speaker in row 3000.
 
     The reference does not find a speaker whose name has a capital letter.
     """
-    folder = shutil.copytree(checkpoint("base"), tmp_path / "checkpoint-epoch-0")
+    folder = shutil.copytree(tiny.checkpoint("base"), tmp_path / "checkpoint-epoch-0")
     trained = load_file(folder / "model.safetensors")
     tensors = {name: tensor for name, tensor in trained.items() if not name.startswith("speaker_encoder")}
     table = "talker.model.codec_embedding.weight"
@@ -332,7 +308,7 @@ def test_a_fine_tune_of_the_official_recipe_speaks_by_its_name(checkpoint: Check
     name_it("Nina")
     with engine(folder, slots=1) as tuned:
         assert [voice.name for voice in tuned.info.voices] == [tuned.info.default_voice] == ["nina"]
-        options = SpeechOptions("Nina", "en", clean=False, sampling=GREEDY, text_mode="live")
+        options = replace(RYAN, voice="Nina", text_mode="live")
         assert_same(ours(tuned, resolved(tuned, options)), expected)
 
 
@@ -375,8 +351,8 @@ class TestALiveTextForAReference:
         return Clock(monkeypatch)
 
     @pytest.fixture
-    def cloned(self, ending: Checkpoints, tmp_path: Path) -> Iterator[Qwen3Engine]:
-        with engine(ending("base"), slots=1, voices=tmp_path / "voices") as made:
+    def cloned(self, tmp_path: Path) -> Iterator[Qwen3Engine]:
+        with engine(tiny.ending("base"), slots=1, voices=tmp_path / "voices") as made:
             with_clone(tmp_path / "voices", made.info.models[0].vector_size or 0, "a", 40)
             speak(made, "Hi.", options=bob())  # loads the voice
             yield made
@@ -426,10 +402,8 @@ class TestALiveTextForAReference:
         cloned.step([Cancel(0)], [])
 
     @pytest.mark.usefixtures("whole_model")
-    def test_every_piece_is_the_references(
-        self, cloned: Qwen3Engine, clock: Clock, ending: Checkpoints, tmp_path: Path
-    ) -> None:
-        model = oracle.load(ending("base"))
+    def test_every_piece_is_the_references(self, cloned: Qwen3Engine, clock: Clock, tmp_path: Path) -> None:
+        model = oracle.load(tiny.ending("base"))
         arrays = VoiceLibrary(tmp_path / "voices", 10).arrays("bob")
         vector = next(value for name, value in arrays.items() if name.startswith("vector"))
         (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
@@ -507,13 +481,13 @@ class TestAVoiceThatIsDrawn:
     @pytest.mark.parametrize(
         ("kind", "options"),
         [
-            ("voice_design", SpeechOptions("design", "auto", "A calm old man.", 0, clean=False, sampling=GREEDY)),
-            ("base", SpeechOptions(None, "auto", None, 0, clean=False, sampling=GREEDY)),
+            ("voice_design", replace(ANYONE, voice="design", instructions="A calm old man.")),
+            ("base", ANYONE),
         ],
     )
-    def test_is_the_same_in_every_piece(self, ending: Checkpoints, kind: str, options: CommonOptions) -> None:
+    def test_is_the_same_in_every_piece(self, kind: ModelType, options: CommonOptions) -> None:
         pieces = ["Hello there.", "And you?"]
-        with engine(ending(kind), slots=1) as made:
+        with engine(tiny.ending(kind), slots=1) as made:
             first = speak(made, pieces[0], options=options)
             with recorded(made) as prompts:
                 both = speak(made, pieces[0], FLUSH, f" {pieces[1]}", options=options)
@@ -541,24 +515,22 @@ class TestAVoiceThatIsDrawn:
         found = both.pcm[len(first.pcm) :]
         assert np.abs(found.astype(np.int32) - np.concatenate(expected)).max() <= 4
 
-    def test_goes_on_in_the_pieces_that_the_setting_makes(self, ending: Checkpoints) -> None:
+    def test_goes_on_in_the_pieces_that_the_setting_makes(self) -> None:
         """Each has the prompt and the audio that it has behind a flush: with what was said before it."""
         sentences = ["Hello there.", "And you?", "Fine."]
         script: list[Piece] = [piece for text in sentences for piece in (f" {text}", FLUSH)]
-        with engine(ending("base"), slots=1) as made, recorded(made) as flushed:
+        with engine(tiny.ending("base"), slots=1) as made, recorded(made) as flushed:
             expected = speak(made, *script, options=ANYONE).pcm
-        with engine(ending("base"), slots=1, piece_s=1) as made, recorded(made) as prompts:
+        with engine(tiny.ending("base"), slots=1, piece_s=1) as made, recorded(made) as prompts:
             found = speak(made, " ".join(sentences), options=ANYONE).pcm
         assert prompts == flushed
         assert len(prompts[2].prefix) > len(prompts[1].prefix) > len(prompts[0].prefix)
         assert np.array_equal(found, expected)
 
-    def test_has_a_reference_of_three_seconds_at_most_so_far(
-        self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_has_a_reference_of_three_seconds_at_most_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("agent_tts.engine.qwen3.row.CARRIED_FRAMES", 12)
         script: list[Piece] = ["One.", FLUSH, "Two.", FLUSH, "Three.", FLUSH, "Four.", FLUSH, "Five.", FLUSH, "Six."]
-        with engine(ending("base"), slots=1) as made, recorded(made) as prompts:
+        with engine(tiny.ending("base"), slots=1) as made, recorded(made) as prompts:
             spoken = speak(made, *script, options=ANYONE)
         codecs = [[*(one.codec for one in each.prefix), each.start] for each in prompts]
         frames = [sum(isinstance(codec, tuple) for codec in each) for each in codecs]
@@ -618,10 +590,10 @@ def bob(name: str = "bob") -> SpeechOptions:
     return SpeechOptions(name, "de", seed=0, clean=False, sampling=GREEDY)
 
 
-def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(tmp_path: Path) -> None:
     """Another text gives the same audio as alone, and only its own part of the prompt is computed."""
     other = "Something else is said here, and at some length."
-    folder, voices = checkpoint("base"), tmp_path / "voices"
+    folder, voices = tiny.checkpoint("base"), tmp_path / "voices"
     with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as made:
         with_clone(voices, made.info.models[0].vector_size or 0, "The quick brown fox.", 40)
         sizes = counted(made)
@@ -632,10 +604,10 @@ def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(checkpoint: Chec
     assert others == [rest]
 
 
-def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def test_a_voice_used_again_is_restored_from_the_cache(tmp_path: Path) -> None:
     """Also after eviction by another voice. A voice with another vector and the same reference has its own prefix."""
     voices = tmp_path / "voices"
-    with engine(checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
+    with engine(tiny.checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
         size = made.info.models[0].vector_size or 0
         for name, value in (("bob", 1.0), ("eve", -1.0)):
             with_clone(voices, size, "The quick brown fox.", 40, name=name, value=value)
@@ -647,8 +619,8 @@ def test_a_voice_used_again_is_restored_from_the_cache(checkpoint: Checkpoints, 
     assert sizes == [shared, rest, shared, rest, rest]
 
 
-def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkpoint: Checkpoints) -> None:
-    with engine(checkpoint("custom_voice"), slots=2) as made:
+def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle() -> None:
+    with engine(tiny.checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)))
         loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
         turns = 0
@@ -660,9 +632,9 @@ def test_prompts_are_computed_before_text_arrives_when_the_engine_is_idle(checkp
         assert not made._models[0].runner.has_prompts
 
 
-def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint: Checkpoints) -> None:
+def test_the_stages_of_a_request_come_before_its_first_audio_in_order() -> None:
     """The computation is the frame's, apart from what the host does around it; the prompt is computed before."""
-    with engine(checkpoint("custom_voice"), slots=2) as made:
+    with engine(tiny.checkpoint("custom_voice"), slots=2) as made:
         loop = EngineLoop(made, Scheduler(Policy(slots=2, queue=2)), tells_stages=True)
         loop.submit(messages.Open(1, cast(EngineOptions, STYLED)))
         loop.submit(messages.Append(1, TEXT))
@@ -677,10 +649,10 @@ def test_the_stages_of_a_request_come_before_its_first_audio_in_order(checkpoint
 
 
 @pytest.fixture
-def base(checkpoint: Checkpoints, tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
+def base(tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
     """An engine with cloned voices, and the folder of its library."""
     voices = tmp_path / "voices"
-    with engine(checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
+    with engine(tiny.checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
         yield made, voices
 
 
@@ -699,8 +671,8 @@ def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(
 
 
 @pytest.mark.usefixtures("whole_model")
-def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request(ending: Checkpoints) -> None:
-    with engine(ending("custom_voice"), slots=1) as made:
+def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request() -> None:
+    with engine(tiny.ending("custom_voice"), slots=1) as made:
         alone = speak(made, "Hello.", options=RYAN)
         state = made._models[0].runner.state
         state.codec.values[:, 0, 5] = math.nan
@@ -796,11 +768,9 @@ def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwe
     assert isinstance(kept, int)
 
 
-def test_cached_prompts_take_a_bounded_share_of_the_memory(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_prompts_take_a_bounded_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.runner.PREFIX_POSITIONS", 200)
-    with engine(checkpoint("voice_design"), slots=1) as design:
+    with engine(tiny.checkpoint("voice_design"), slots=1) as design:
         for number in range(8):
             options = SpeechOptions("design", instructions=f"{number} old man. " * 5, seed=0)
             outputs = design.step([start_of(0, options), *appended(0, TEXT)], [0])
@@ -813,9 +783,9 @@ def test_cached_prompts_take_a_bounded_share_of_the_memory(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_model")
-def test_other_requests_do_not_change_the_audio(ending: Checkpoints) -> None:
+def test_other_requests_do_not_change_the_audio() -> None:
     sampled = SpeechOptions("serena", seed=7, clean=False)
-    with engine(ending("custom_voice"), slots=4) as made:
+    with engine(tiny.ending("custom_voice"), slots=4) as made:
         alone = speak(made, TEXT, options=RYAN)
         drawn = speak(made, TEXT, options=sampled, slot=2)
         together = speak_all(
@@ -1001,13 +971,11 @@ def test_a_long_text_is_read_while_it_is_spoken(ryan: Qwen3Engine, monkeypatch: 
     assert pcm_of(outputs) == whole.pcm.tobytes()
 
 
-def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk takes 3 ms here. Rows whose text says nothing do not keep the others from theirs."""
     now = itertools.count(step=0.0015)  # read before and after each chunk
     clock = SimpleNamespace(perf_counter=lambda: next(now), monotonic=time.monotonic, sleep=time.sleep)
-    with engine(checkpoint("custom_voice"), slots=8) as made:
+    with engine(tiny.checkpoint("custom_voice"), slots=8) as made:
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.time", clock)
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.READ_S", READ_S)
         starts = [start_of(slot, RYAN) for slot in range(8)]
@@ -1032,7 +1000,7 @@ def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
 
 
 class TestOverlappedSteps:
-    def test_every_request_gives_the_same_outputs(self, ending: Checkpoints) -> None:
+    def test_every_request_gives_the_same_outputs(self) -> None:
         scripts = {
             0: Script([TEXT], RYAN),
             1: Script(["Hello ", "world.", FLUSH, " How are", FLUSH, FLUSH, " you?"], RYAN),
@@ -1042,7 +1010,7 @@ class TestOverlappedSteps:
             5: Script(["Hello ", "world.", FLUSH, " How are you?"], replace(RYAN, speed=0.4)),
             6: Script([TEXT], replace(RYAN, speed=2.5)),
         }
-        with engine(ending("custom_voice"), slots=7) as made:
+        with engine(tiny.ending("custom_voice"), slots=7) as made:
             plain = speak_all(made, scripts)
             with overlapped(made):
                 assert made.step([], []) == []
@@ -1077,8 +1045,8 @@ class TestOverlappedSteps:
             assert 0 < (ryan.next_step_in_s() or 0) < 0.01
             ryan.step([Cancel(0)], [])
 
-    def test_a_piece_is_cut_after_its_last_frame(self, checkpoint: Checkpoints) -> None:
-        with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
+    def test_a_piece_is_cut_after_its_last_frame(self) -> None:
+        with engine(tiny.checkpoint("custom_voice"), slots=1, max_model_len=64) as small:
             plain = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
             with overlapped(small):
                 spoken = speak(small, "$9,999,999.", FLUSH, " Fine.", options=RYAN)
@@ -1100,13 +1068,13 @@ class TestAPieceThatFails:
     """It ends alone, the rest is spoken, and the end says so. Random weights never end their speech."""
 
     @pytest.fixture
-    def endless(self, checkpoint: Checkpoints) -> Iterator[Qwen3Engine]:
-        with engine(checkpoint("custom_voice"), slots=1, max_model_len=1_024) as made:
+    def endless(self) -> Iterator[Qwen3Engine]:
+        with engine(tiny.checkpoint("custom_voice"), slots=1, max_model_len=1_024) as made:
             yield made
 
     @pytest.fixture
-    def small(self, checkpoint: Checkpoints) -> Iterator[Qwen3Engine]:
-        with engine(checkpoint("custom_voice"), slots=1, max_model_len=64) as made:
+    def small(self) -> Iterator[Qwen3Engine]:
+        with engine(tiny.checkpoint("custom_voice"), slots=1, max_model_len=64) as made:
             yield made
 
     def test_because_it_goes_on_after_its_text(self, endless: Qwen3Engine) -> None:
@@ -1176,8 +1144,8 @@ class TestAPieceThatFails:
         spoken = speak(small, "\N{EGYPTIAN HIEROGLYPH A001}" * 17, FLUSH, " Fine.", options=RYAN)
         assert spoken.outputs[-1] == Finished(0, "length", ("positions", "overrun"))
 
-    def test_because_the_model_ends_it_early(self, ending: Checkpoints) -> None:
-        with engine(ending("custom_voice"), slots=1) as early:
+    def test_because_the_model_ends_it_early(self) -> None:
+        with engine(tiny.ending("custom_voice"), slots=1) as early:
             spoken = speak(early, "Hi. " * 8, options=replace(RYAN, text_mode="whole"))
         assert spoken.outputs[-1] == Finished(0, "end", ("early",))
 
@@ -1194,9 +1162,9 @@ class TestAPieceThatFails:
         assert np.abs(last[:12] - before[:12]).max() < 0.1 * np.abs(before[:12]).max()
         assert np.abs(last[108:120]).max() < 0.2 * np.abs(before[108:120]).max()
 
-    def test_frames_held_back_in_vain_are_all_heard(self, ending: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_frames_held_back_in_vain_are_all_heard(self, monkeypatch: pytest.MonkeyPatch) -> None:
         text = "One of many words, and then some more. " * 2
-        with engine(ending("custom_voice"), slots=1, max_model_len=1_024) as made:
+        with engine(tiny.ending("custom_voice"), slots=1, max_model_len=1_024) as made:
             plain = speak(made, text, options=RYAN)
             detector = made._runaway
             see = detector.see
@@ -1223,19 +1191,19 @@ class TestSharedCache:
             with engine(folder, slots=4, **settings) as shared:
                 yield shared
 
-    def test_audio_does_not_change(self, ending: Checkpoints) -> None:
+    def test_audio_does_not_change(self) -> None:
         scripts = {slot: Script(["Hi."], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
-        with engine(ending("custom_voice"), slots=4) as plenty:
+        with engine(tiny.ending("custom_voice"), slots=4) as plenty:
             expected = {slot: speak(plenty, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
-        with self.sharing(20, ending("custom_voice")) as shared:
+        with self.sharing(20, tiny.ending("custom_voice")) as shared:
             assert cast(Qwen3Model, shared._models[0]).blocks == 20
             for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
                     assert np.array_equal(spoken.pcm, expected[slot].pcm)
 
-    def test_a_row_waiting_for_blocks_does_not_stop_others(self, ending: Checkpoints) -> None:
+    def test_a_row_waiting_for_blocks_does_not_stop_others(self) -> None:
         """Four slots share a cache for two, and a step takes two of them (on a GPU: 256 of 512)."""
-        with self.sharing(5, ending("custom_voice"), max_model_len=64) as shared:
+        with self.sharing(5, tiny.ending("custom_voice"), max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (start_of(stream, RYAN), *appended(stream, "Hi.", last=True)):
@@ -1243,8 +1211,8 @@ class TestSharedCache:
             over = [one.id for _ in range(400) for one in loop.step() if isinstance(one, messages.Finished)]
         assert sorted(over) == [1, 2, 3, 4]
 
-    def test_a_request_waits_for_blocks_and_gets_released_ones(self, ending: Checkpoints) -> None:
-        with self.sharing(16, ending("custom_voice")) as shared:
+    def test_a_request_waits_for_blocks_and_gets_released_ones(self) -> None:
+        with self.sharing(16, tiny.ending("custom_voice")) as shared:
             shared.step([start_of(0, RYAN), *appended(0, TEXT)], [0])
             assert any(isinstance(one, Audio) for one in shared.step([], [0]))
             for _ in range(3):
@@ -1269,14 +1237,12 @@ def test_an_invalid_request_fails_alone(ryan: Qwen3Engine, alone: Spoken, option
     assert np.array_equal(spoken[0].pcm, alone.pcm)
 
 
-def test_a_long_prompt_is_computed_in_chunks_while_others_speak(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_prompt_is_computed_in_chunks_while_others_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     styled = SpeechOptions("ryan", "en", "Slowly. " * 8, 0, clean=False, sampling=GREEDY)
-    with engine(checkpoint("custom_voice"), slots=2) as whole:
+    with engine(tiny.checkpoint("custom_voice"), slots=2) as whole:
         expected = ours(whole, styled)
     monkeypatch.setattr("agent_tts.engine.qwen3.graphs.CPU_ENTRIES", 16)
-    with engine(checkpoint("custom_voice"), slots=2) as sliced:
+    with engine(tiny.checkpoint("custom_voice"), slots=2) as sliced:
         sliced.step([start_of(1, RYAN), *appended(1, TEXT)], [1])
         outputs = sliced.step([start_of(0, styled), *appended(0, TEXT, last=True)], [0, 1])
         while not any(one.id == 0 for one in outputs):
@@ -1297,10 +1263,8 @@ def speaking(made: Qwen3Engine, count: int) -> list[int]:
     return spoke
 
 
-def test_a_step_computes_or_begins_a_limited_number_of_prompts(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with engine(checkpoint("custom_voice"), slots=8) as many:
+def test_a_step_computes_or_begins_a_limited_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(tiny.checkpoint("custom_voice"), slots=8) as many:
         assert speaking(many, 8) == [0, 8]  # all computed in one step, with a shared prefix
         assert speaking(many, 8) == [8]  # cached now
         monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 2)
@@ -1310,9 +1274,9 @@ def test_a_step_computes_or_begins_a_limited_number_of_prompts(
 STYLED = replace(RYAN, instructions="Slowly. " * 18)  # a prompt of three chunks
 
 
-def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind(checkpoint: Checkpoints) -> None:
+def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind() -> None:
     """Whether some chunks wait or all are computed; the row's next request gives the same audio as alone."""
-    with engine(checkpoint("custom_voice"), slots=2) as made:
+    with engine(tiny.checkpoint("custom_voice"), slots=2) as made:
         alone = ours(made, RYAN)
         queue = made._models[0].runner._waiting
         for steps in range(3):
@@ -1325,16 +1289,14 @@ def test_a_request_cancelled_during_its_prompt_leaves_nothing_behind(checkpoint:
             assert np.array_equal(ours(made, RYAN), alone)
 
 
-def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_that_has_begun_does_not_count_in_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_tts.engine.qwen3.engine.PREFILLS_PER_STEP", 1)
 
     def come(slot: int, options: CommonOptions, run: list[int]) -> list[int]:
         outputs = made.step([start_of(slot, options), *appended(slot, TEXT, last=True)], run)
         return sorted(one.id for one in outputs if isinstance(one, Audio))
 
-    with engine(checkpoint("custom_voice"), slots=3) as made:
+    with engine(tiny.checkpoint("custom_voice"), slots=3) as made:
         ours(made, RYAN)
         assert come(0, STYLED, [0]) == []
         assert come(1, RYAN, [0, 1]) == [1]
@@ -1343,8 +1305,8 @@ def test_a_prompt_that_has_begun_does_not_count_in_later_steps(
 
 
 class TestSeveralModels:
-    def test_each_request_goes_to_the_model_of_its_voice(self, ending: Checkpoints) -> None:
-        folders = [ending(kind) for kind in ("voice_design", "custom_voice", "base")]
+    def test_each_request_goes_to_the_model_of_its_voice(self) -> None:
+        folders = [tiny.ending(kind) for kind in ("voice_design", "custom_voice", "base")]
         with engine(*folders, slots=4) as one:
             kinds = [model.kind for model in one.info.models]
             assert kinds == ["designed", "named", "cloned"]
@@ -1357,10 +1319,10 @@ class TestSeveralModels:
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
-    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, ending: Checkpoints, tmp_path: Path) -> None:
+    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, tmp_path: Path) -> None:
         models = (
-            Checkpoint(source=str(ending("custom_voice"))),
-            Checkpoint(source=str(ending("voice_design")), load="first_use"),
+            Checkpoint(source=str(tiny.ending("custom_voice"))),
+            Checkpoint(source=str(tiny.ending("voice_design")), load="first_use"),
         )
         qwen3 = Qwen3(models=models, device="cpu", max_model_len=256)
         settings = Settings(qwen3=qwen3, voices=Voices(folder=str(tmp_path / "missing")))
@@ -1372,10 +1334,10 @@ class TestSeveralModels:
         assert spoken[1].frames
 
 
-def test_the_codec_can_have_its_own_precision(checkpoint: Checkpoints) -> None:
+def test_the_codec_can_have_its_own_precision() -> None:
     with (
-        engine(checkpoint("custom_voice"), slots=1) as exact,
-        engine(checkpoint("custom_voice"), slots=1, codec_dtype="bfloat16") as rounded,
+        engine(tiny.checkpoint("custom_voice"), slots=1) as exact,
+        engine(tiny.checkpoint("custom_voice"), slots=1, codec_dtype="bfloat16") as rounded,
     ):
         expected, found = ours(exact, RYAN), ours(rounded, RYAN)
     noise = np.square(found - expected).sum() / np.square(expected).sum()
@@ -1384,8 +1346,8 @@ def test_the_codec_can_have_its_own_precision(checkpoint: Checkpoints) -> None:
 
 class TestRefuses:
     @pytest.fixture
-    def copy(self, checkpoint: Checkpoints, tmp_path: Path) -> Path:
-        return Path(shutil.copytree(checkpoint("custom_voice"), tmp_path / "copy"))
+    def copy(self, tmp_path: Path) -> Path:
+        return Path(shutil.copytree(tiny.checkpoint("custom_voice"), tmp_path / "copy"))
 
     def refuses(self, message: str, *folders: Path, **settings: Any) -> None:
         with pytest.raises(SettingsError, match=message):
@@ -1421,16 +1383,14 @@ class TestRefuses:
             ("cuda:0", Qwen3(weights="fp8", dtype="float32"), "fused kernels compute in bfloat16, not float32"),
         ],
     )
-    def test_weights_in_fp8_without_kernels_for_them(
-        self, checkpoint: Checkpoints, device: str, settings: Qwen3, why: str
-    ) -> None:
+    def test_weights_in_fp8_without_kernels_for_them(self, device: str, settings: Qwen3, why: str) -> None:
         said = f"^qwen3.weights: fp8 is for fused kernels alone: {why}; use bfloat16$"
         with pytest.raises(SettingsError, match=said):
-            Qwen3Model(checkpoint("base"), "base", settings, torch.device(device), 1)
+            Qwen3Model(tiny.checkpoint("base"), "base", settings, torch.device(device), 1)
 
     @pytest.mark.parametrize("device", ["cuda:99", "mps"])
-    def test_a_missing_device(self, checkpoint: Checkpoints, device: str) -> None:
-        self.refuses(f"{device} is not there", checkpoint("base"), device=device)
+    def test_a_missing_device(self, device: str) -> None:
+        self.refuses(f"{device} is not there", tiny.checkpoint("base"), device=device)
 
-    def test_too_little_memory(self, checkpoint: Checkpoints) -> None:
-        self.refuses(r"slots: \d+ would fit", checkpoint("custom_voice"), slots=65_535, max_model_len=32_768)
+    def test_too_little_memory(self) -> None:
+        self.refuses(r"slots: \d+ would fit", tiny.checkpoint("custom_voice"), slots=65_535, max_model_len=32_768)

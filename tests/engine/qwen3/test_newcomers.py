@@ -12,10 +12,7 @@ import random
 import pytest
 
 from tests.engine.qwen3.simulated import Node
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint
-
-__all__ = ["checkpoint"]  # a fixture
+from tests.model import tiny
 
 STEPS = 2
 
@@ -29,10 +26,10 @@ STEPS = 2
     ids=["words", "characters at once"],
 )
 def test_a_newcomer_with_text_waits_for_two_steps_while_others_speak(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch, pieces: list[str], every_s: float
+    monkeypatch: pytest.MonkeyPatch, pieces: list[str], every_s: float
 ) -> None:
     """100 a second. Read one piece a step, the characters of the first word would take as many steps."""
-    node = Node(str(checkpoint("custom_voice")), 64, monkeypatch)
+    node = Node(str(tiny.checkpoint("custom_voice")), 64, monkeypatch)
     draw = random.Random(0)
     node.ask(0, 0.0, ["The first computes the prompt of the voice. "], 0.0)
     when = 0.1
@@ -48,11 +45,9 @@ def test_a_newcomer_with_text_waits_for_two_steps_while_others_speak(
     assert sum(count <= STEPS for count in steps) > 0.9 * len(steps)
 
 
-def test_the_later_frames_of_newcomers_do_not_delay_the_next_ones(
-    checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_later_frames_of_newcomers_do_not_delay_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 a second: they share steps with those of others, and a step has no more rows than a newcomer can wait for."""
-    node = Node(str(checkpoint("custom_voice")), 256, monkeypatch)
+    node = Node(str(tiny.checkpoint("custom_voice")), 256, monkeypatch)
     draw, when = random.Random(0), 0.1
     node.ask(0, 0.0, ["The first computes the prompt of the voice. "], 0.0)
     for request_id in range(1, 201):

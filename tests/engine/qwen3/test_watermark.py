@@ -19,13 +19,9 @@ from agent_tts.errors import SettingsError
 from agent_tts.options import Sampling, SpeechOptions
 from tests.engine.driver import Script, opened, speak_all
 from tests.engine.qwen3.test_engine import floats
-from tests.model import audioseal_files
-from tests.model.conftest import Checkpoint as Checkpoints
-from tests.model.conftest import checkpoint, ending
+from tests.model import audioseal_files, tiny
 from tests.support import running_node, until
 from tests.wire import wire
-
-__all__ = ["checkpoint", "ending"]  # fixtures
 
 MESSAGE = 0xA55A
 TEXTS = ("Hello world, how are you?", "Two rows begin at two times.")
@@ -38,12 +34,12 @@ def engine(model: Path, **settings: Any) -> AbstractContextManager[Qwen3Engine]:
 
 
 @pytest.mark.usefixtures("quick_parts")
-def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Path) -> None:
+def test_speech_carries_the_librarys_watermark(tmp_path: Path) -> None:
     """Two requests in one batch, the second begins after a flush of the first: each has the watermark of its own."""
     weights = audioseal_files.write(tmp_path)
     marked_by = {"watermark": "audioseal", "audioseal": Audioseal(source=str(weights), message=MESSAGE)}
     scripts = {0: Script([TEXTS[0]], OPTIONS), 1: Script(["", "", TEXTS[1]], OPTIONS)}
-    with engine(ending("custom_voice")) as plain, engine(ending("custom_voice"), **marked_by) as marking:
+    with engine(tiny.ending("custom_voice")) as plain, engine(tiny.ending("custom_voice"), **marked_by) as marking:
         assert (plain.info.watermark, marking.info.watermark) == (None, "audioseal")
         before, after = speak_all(plain, scripts), speak_all(marking, scripts)
     for slot in scripts:
@@ -56,9 +52,9 @@ def test_speech_carries_the_librarys_watermark(ending: Checkpoints, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.node
-async def test_a_node_tells_its_clients_of_the_watermark(ending: Checkpoints, tmp_path: Path) -> None:
+async def test_a_node_tells_its_clients_of_the_watermark(tmp_path: Path) -> None:
     """Through a real engine process, which gets only some of the settings."""
-    models = [{"source": str(ending("custom_voice"))}]
+    models = [{"source": str(tiny.ending("custom_voice"))}]
     marking = {"watermark": "audioseal", "audioseal": {"source": str(audioseal_files.write(tmp_path))}}
     qwen3 = {"models": models, "device": "cpu", "max_model_len": 256}
     async with running_node(engine="qwen3", slots=1, qwen3=qwen3, **marking) as node:
@@ -67,9 +63,9 @@ async def test_a_node_tells_its_clients_of_the_watermark(ending: Checkpoints, tm
             assert (await peer.until("session.created"))["provenance"]["watermark"] == "audioseal"
 
 
-def test_its_weights_have_to_be_there(ending: Checkpoints, tmp_path: Path) -> None:
+def test_its_weights_have_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"audioseal.source: generator_streaming.pth: missing from"):
-        engine(ending("custom_voice"), watermark="audioseal", audioseal=Audioseal(source=str(tmp_path)))
+        engine(tiny.ending("custom_voice"), watermark="audioseal", audioseal=Audioseal(source=str(tmp_path)))
 
 
 def test_another_engine_marks_nothing() -> None:
