@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import hypothesis.strategies as st
@@ -59,7 +60,7 @@ class Bench(Commanded):
         self.now = 0.0
         self.commands: list[StepCommand] = []
         self.run: list[int] = []
-        self.events: list[RequestEvent] = []  # collected by `frames`
+        self.events: list[RequestEvent] = []  # collected by `speak`
 
     def step(self, *outputs: StepEvent, step_s: float = 0.0) -> list[RequestEvent]:
         return self.update(outputs, [self.plan()], self.now, step_s)
@@ -69,15 +70,16 @@ class Bench(Commanded):
         self.commands, self.run = step.commands, step.run
         return step
 
+    def speak(self, able: Collection[int] = range(1_000)) -> list[int]:
+        """Step, with a frame for each slot in the step that is `able` to speak; the slots of the step."""
+        step = self.plan()
+        self.events += self.update([Audio(one, PCM) for one in step.run if one in able], [step], self.now, 0.0)
+        return step.run
+
     def frames(self, count: int, request: int = 1) -> int:
         """Step until `count` frames have run; the number that the scheduler allowed at this time."""
         made = 0
-        for _ in range(count):
-            step = self.plan()
-            outputs = [Audio(request, PCM)] if request in self.run else []
-            self.events += self.update(outputs, [step], self.now, 0.0)
-            if not outputs:
-                break
+        while made < count and request in self.speak({request}):
             made += 1
         return made
 
@@ -86,12 +88,10 @@ class Bench(Commanded):
         steps = []
         while (due_at := self.next_step_at(self.now)) is not None and due_at <= until:
             self.now = max(self.now, due_at)
-            step = self.plan()
-            steps += [step.run] if step.run else []
-            frames = [Audio(request, PCM) for request in step.run]
-            self.update(frames, [step], self.now, 0.0)
-            for request in step.requests:
-                self.grant_credit(request.id, 1)
+            run = self.speak()
+            steps += [run] if run else []
+            for request in run:
+                self.grant_credit(request, 1)
         self.now = until
         return steps
 
@@ -173,10 +173,7 @@ def test_a_request_that_may_not_wait_starts_at_once_or_is_refused() -> None:
     bench.open(3, waits=False)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
-    assert {e for e in happened if isinstance(e, Started)} == {
-        Started(1, 0),
-        Started(2, 250),
-    }
+    assert {e for e in happened if isinstance(e, Started)} == {Started(1, 0), Started(2, 250)}
 
 
 def test_time_at_other_engines_counts() -> None:
@@ -494,11 +491,9 @@ class TestNewcomers:
         self.comes(bench, 3)
         spoke: set[int] = set()
         for _ in range(40):
-            step = bench.plan()
-            assert 3 in step.run
-            spoke |= {*step.run}
-            frames = [Audio(request, PCM) for request in step.run if request != 3]
-            bench.update(frames, [step], bench.now, 0.0)
+            run = bench.speak({1, 2})
+            assert 3 in run
+            spoke |= {*run}
             bench.now += 0.005
         assert spoke == {1, 2, 3}
 
@@ -691,13 +686,7 @@ def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
     bench = Bench(slots=3, batch_sizes=(2,))
     for request in (1, 2, 3):
         bench.open(request, text="text")
-    runs: list[list[int]] = []
-    for _ in range(3):
-        step = bench.plan()
-        runs.append(sorted(bench.run))
-        frames = [Audio(request, PCM) for request in bench.run]
-        bench.update(frames, [step], bench.now, 0.0)
-    assert runs == [[1, 2], [1, 3], [2, 3]]
+    assert [sorted(bench.speak()) for _ in range(3)] == [[1, 2], [1, 3], [2, 3]]
 
 
 @pytest.mark.parametrize("options", [UNPACED, EngineOptions(lead_ms=400)])
@@ -707,12 +696,9 @@ def test_requests_without_output_do_not_displace_those_that_speak(options: Engin
     for request in (1, 2, 3, 4):
         bench.open(request, options, 0.0, text="Hello")
     for _ in range(50):
-        step = bench.plan()
-        able = [request for request in step.run if request < 3]
-        bench.update([Audio(request, PCM) for request in able], [step], bench.now, 0.0)
-        for request_id in able:
-            spoke.append(request_id)
-            bench.grant_credit(request_id, 1)
+        for request in {1, 2}.intersection(bench.speak({1, 2})):
+            spoke.append(request)
+            bench.grant_credit(request, 1)
         bench.now += 0.08
     assert spoke.count(1) > 10
     assert spoke.count(2) > 10
@@ -722,11 +708,7 @@ def test_requests_without_output_are_tried_in_turn() -> None:
     bench = Bench(slots=6, batch_sizes=(2,))
     for request in range(1, 7):
         bench.open(request, text="Hello")
-    tried: list[int] = []
-    for _ in range(3):
-        bench.step()
-        tried += bench.run
-    assert sorted(tried) == [1, 2, 3, 4, 5, 6]
+    assert sorted(one for _ in range(3) for one in bench.speak(())) == [1, 2, 3, 4, 5, 6]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
