@@ -14,7 +14,7 @@ from torch import Tensor
 from agent_tts.errors import AtCapacity
 from agent_tts.model import adapter_file
 from agent_tts.model.adapter_file import AdapterFile
-from agent_tts.model.adapters import AdapterBank
+from agent_tts.model.adapters import Adapter, AdapterBank
 from agent_tts.model.config import ModelConfig, SamplingParams
 from agent_tts.model.entries import CheckpointError
 from agent_tts.model.frame import FrameModel
@@ -24,11 +24,6 @@ from tests.model import lora, tiny
 
 FRAMES = 4
 MODEL_LEN = 64
-
-
-def admit(model: FrameModel, state: FrameState, row: int) -> None:
-    prompt = build_prompt(model.config, PromptVoice(VECTOR), role=tiny.ROLE, text=tiny.TEXT)
-    tiny.admit(model, state, row, prompt, SamplingParams(), tiny.speaker_vector())
 
 
 def adapting(model: FrameModel, rows: int, count: int, rank: int) -> AdapterBank:
@@ -53,6 +48,17 @@ def forced(model: FrameModel, state: FrameState, rows: int) -> Tensor:
     return torch.stack(found)
 
 
+def said(model: FrameModel, bank: AdapterBank | None, *adapters: Adapter | None) -> Tensor:
+    """Logits as those of `forced`, of rows that have these adapters or none."""
+    state = model.init_state(len(adapters), MODEL_LEN)
+    prompt = build_prompt(model.config, PromptVoice(VECTOR), role=tiny.ROLE, text=tiny.TEXT)
+    for row, adapter in enumerate(adapters):
+        if bank is not None:
+            bank.assign(row, adapter)
+        tiny.admit(model, state, row, prompt, SamplingParams(), tiny.speaker_vector())
+    return forced(model, state, len(adapters))
+
+
 @pytest.fixture(scope="module")
 def base() -> Path:
     return tiny.checkpoint("base")
@@ -75,34 +81,20 @@ def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
     model = tiny.frame_model(base)
     bank = adapting(model, rows=5, count=3, rank=8)
     adapters = [bank.load(folder, AdapterFile.read(folder)) for folder in folders]
-    state = model.init_state(5, MODEL_LEN)
-    for row, adapter in enumerate([None, *adapters, adapters[0]]):
-        bank.assign(row, adapter)
-        admit(model, state, row)
-    together = forced(model, state, 5)
-
+    together = said(model, bank, None, *adapters, adapters[0])
     for row, folder in enumerate([None, *folders, folders[0]]):
         alone = tiny.frame_model(lora.merge(base, folder, tmp_path / str(row)) if folder else base)
-        state = alone.init_state(1, MODEL_LEN)
-        admit(alone, state, 0)
-        expected = forced(alone, state, 1)[:, :, 0]
+        expected = said(alone, None, None)[:, :, 0]
         torch.testing.assert_close(together[:, :, row], expected, atol=1e-4, rtol=1e-4)
     for row in range(1, 4):  # proves that the adapters change something
         assert float((together[:, :, row] - together[:, :, 0]).abs().max()) > 0.1
 
 
 def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(base: Path, folders: list[Path]) -> None:
-    model, state = tiny.frame_model(base), None
-    state = model.init_state(2, MODEL_LEN)
-    for row in range(2):
-        admit(model, state, row)
-    expected = forced(model, state, 2)
+    model = tiny.frame_model(base)
+    expected = said(model, None, None, None)
     bank = adapting(model, rows=2, count=1, rank=4)
-    state = model.init_state(2, MODEL_LEN)
-    bank.assign(1, bank.load("a", AdapterFile.read(folders[0])))
-    for row in range(2):
-        admit(model, state, row)
-    found = forced(model, state, 2)
+    found = said(model, bank, None, bank.load("a", AdapterFile.read(folders[0])))
     assert torch.equal(found[:, :, 0], expected[:, :, 0])
     assert not torch.equal(found[:, :, 1], expected[:, :, 1])
 
@@ -120,18 +112,10 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
         bank.load("small", first)
     del large
     gc.collect()
-    state = model.init_state(1, MODEL_LEN)
-    bank.assign(0, bank.load("small", third))
-    admit(model, state, 0)
-    reused = forced(model, state, 1)
-
+    reused = said(model, bank, bank.load("small", third))
     model = tiny.frame_model(base)
     bank = adapting(model, rows=1, count=1, rank=8)
-    state = model.init_state(1, MODEL_LEN)
-    adapter = bank.load("small", third)
-    bank.assign(0, adapter)
-    admit(model, state, 0)
-    assert torch.equal(forced(model, state, 1), reused)
+    assert torch.equal(said(model, bank, bank.load("small", third)), reused)
 
 
 def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:

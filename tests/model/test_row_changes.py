@@ -27,6 +27,11 @@ def model() -> FrameModel:
     return tiny.models("custom_voice")[1]
 
 
+def assert_equal(found: FrameState, expected: FrameState, *names: str) -> None:
+    for name in names:
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
 def spoken_before(model: FrameModel, state: FrameState) -> Prefix:
     """Fill all rows with a former owner; return a prefix of the first row's prompt."""
     prompt = prompt_of(model)
@@ -60,30 +65,21 @@ def test_changes_in_one_upload_equal_changes_one_by_one(model: FrameModel, block
 
     together = RowChanges(state, given)
     for row in admitted:
-        begin_with(together, row, prefix, SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5))
-        text = prompt_of(model, text=tiny.TEXT[:row], complete=row == 1).text
-        together.add_text(row, text, complete=row == 1)
-    together.add_text(0, [7, 8], complete=False)
-    together.add_text(2, [9], complete=True)
-    together.add_text(5, [6], complete=False)
-    together.add_text(4, tiny.TEXT[4:], complete=False)
+        prompt = prompt_of(model, text=tiny.TEXT[:row], complete=row == 1)
+        sampling = SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5)
+        begin_with(together, row, prefix, sampling)
+        together.add_text(row, prompt.text, complete=row == 1)
+        tiny.admit(model, again, row, prompt, sampling)
+    texts = ((0, [7, 8]), (2, [9]), (5, [6]), (4, tiny.TEXT[4:]))
+    for row, tokens in texts:
+        together.add_text(row, tokens, complete=row == 2)
     assert tell(together) == list(admitted)
-
-    for row in admitted:
-        tiny.admit(
-            model,
-            again,
-            row,
-            prompt_of(model, text=tiny.TEXT[:row], complete=row == 1),
-            SamplingParams(seed=-row, top_k=row, predictor_top_p=0.5),
-        )
-    for row, tokens in ((0, [7, 8]), (2, [9]), (5, [6]), (4, tiny.TEXT[4:])):
+    for row, tokens in texts:
         alone = RowChanges(again)
         alone.add_text(row, tokens, complete=row == 2)
         assert tell(alone) == []
 
-    for name in ("counts", "sampling_params", "flags", "feedback", "text", "seen"):
-        assert torch.equal(getattr(state, name), getattr(again, name)), name
+    assert_equal(state, again, "counts", "sampling_params", "flags", "feedback", "text", "seen")
     for row in range(ROWS):
         for mine, theirs in zip(state.cache.read(row, length), again.cache.read(row, length), strict=True):
             assert torch.equal(mine, theirs)
@@ -101,8 +97,7 @@ def test_forgotten_changes_have_no_effect(model: FrameModel) -> None:
     changes.add_text(2, [1, 2], complete=True)
     changes.forget(2)
     assert tell(changes) == []
-    for name in ("counts", "flags", "text"):
-        assert torch.equal(getattr(state, name), getattr(before, name)), name
+    assert_equal(state, before, "counts", "flags", "text")
 
 
 def test_text_for_a_former_owner_is_not_read(model: FrameModel) -> None:
@@ -128,8 +123,7 @@ def test_a_prefix_is_written_before_the_row_is_admitted(model: FrameModel) -> No
     assert tell(changes) == []
     for mine, kept in zip(state.cache.read(2, prefix.keys.shape[1]), (prefix.keys, prefix.values), strict=True):
         assert torch.equal(mine, kept)
-    for name in ("counts", "flags", "text", "feedback"):
-        assert torch.equal(getattr(state, name), getattr(before, name)), name
+    assert_equal(state, before, "counts", "flags", "text", "feedback")
 
 
 class Launches(TorchDispatchMode):
