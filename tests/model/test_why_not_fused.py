@@ -11,44 +11,34 @@ pytest.importorskip("triton", reason="without it the reason is another one")
 CUDA = torch.device("cuda:0")
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """What PyTorch tells of the device."""
-    capability, hip = request.param
+OLD = "fused kernels need a GPU from sm_80 on, not sm_75"
+HIP = "fused kernels run on a GPU of NVIDIA, not by HIP"
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "fused", "e4m3"),
+    [
+        ((7, 5), None, OLD, OLD),
+        ((8, 0), None, None, "a GPU from sm_89 on converts such numbers, not sm_80"),
+        ((8, 6), None, None, "a GPU from sm_89 on converts such numbers, not sm_86"),
+        ((8, 9), None, None, None),
+        ((9, 0), None, None, None),
+        ((12, 0), None, None, None),
+        ((9, 4), "6.2", HIP, HIP),  # an MI300: dependent launch would be asked for, as on an H100
+    ],
+)
+def test_which_gpus_run_fused_kernels_and_convert_e4m3(
+    capability: tuple[int, int], hip: str | None, fused: str | None, e4m3: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what PyTorch tells of it: NVIDIA's from Ampere on."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
-
-
-@pytest.mark.parametrize("gpu", [((8, 0), None), ((8, 9), None), ((9, 0), None), ((12, 0), None)], indirect=True)
-def test_kernels_run_on_gpus_of_nvidia_from_ampere_on(gpu: None) -> None:
-    assert why_not_fused(CUDA, torch.bfloat16) is None
-    assert why_not_fused(CUDA, torch.float32) == "fused kernels compute in bfloat16, not float32"
-
-
-@pytest.mark.parametrize("gpu", [((9, 4), "6.2")], indirect=True)
-def test_a_gpu_of_amd_is_no_gpu_of_nvidia_with_its_capability(gpu: None) -> None:
-    """An MI300 has the capability 9.4: dependent launch would be asked for, as on an H100."""
-    assert why_not_fused(CUDA, torch.bfloat16) == "fused kernels run on a GPU of NVIDIA, not by HIP"
-
-
-@pytest.mark.parametrize("gpu", [((7, 5), None)], indirect=True)
-def test_an_older_gpu(gpu: None) -> None:
-    assert why_not_fused(CUDA, torch.bfloat16) == "fused kernels need a GPU from sm_80 on, not sm_75"
-
-
-@pytest.mark.parametrize("gpu", [((8, 6), None)], indirect=True)
-def test_weights_in_e4m3_need_a_newer_gpu(gpu: None) -> None:
-    said = "a GPU from sm_89 on converts such numbers, not sm_86"
-    assert (why_not_fused(CUDA, torch.bfloat16), why_not_e4m3(CUDA, torch.bfloat16)) == (None, said)
-
-
-@pytest.mark.parametrize("gpu", [((8, 9), None), ((9, 0), None)], indirect=True)
-def test_weights_in_e4m3_need_what_fused_kernels_need(gpu: None) -> None:
-    assert why_not_e4m3(CUDA, torch.bfloat16) is None
-    assert why_not_e4m3(CUDA, torch.float32) == "fused kernels compute in bfloat16, not float32"
+    assert (why_not_fused(CUDA, torch.bfloat16), why_not_e4m3(CUDA, torch.bfloat16)) == (fused, e4m3)
+    other = fused or "fused kernels compute in bfloat16, not float32"
+    assert why_not_fused(CUDA, torch.float32) == why_not_e4m3(CUDA, torch.float32) == other
 
 
 @pytest.mark.parametrize("name", ["cpu", "mps"])
-def test_another_device(name: str) -> None:
+def test_another_device_runs_none(name: str) -> None:
     assert why_not_fused(torch.device(name), torch.bfloat16) == f"fused kernels run on a GPU of NVIDIA, not on {name}"
