@@ -53,24 +53,27 @@ def state_of(watermark: Watermark, rows: int) -> CodecState:
     return state
 
 
+def streamed(watermark: Watermark, sound: Tensor) -> Tensor:
+    """The watermark of streams, frame by frame."""
+    rows = len(sound)
+    state = state_of(watermark, rows)
+    return torch.cat([watermark.step(state, frame, everyone(rows)) for frame in frames_of(sound)], dim=1)
+
+
 def assert_near(found: Tensor, wanted: Tensor, parity: float = 1e-4) -> None:
     assert (found - wanted).norm() <= parity * wanted.norm()
 
 
 def test_frame_by_frame_it_is_the_librarys_watermark_of_the_whole_stream() -> None:
     generator = audioseal_files.generator()
-    watermark, sound = ours(generator), noise(2, 4)
-    state = state_of(watermark, 2)
-    found = torch.cat([watermark.step(state, frame, everyone(2)) for frame in frames_of(sound)], dim=1)
-    assert_near(found, whole(generator, sound))
+    sound = noise(2, 4)
+    assert_near(streamed(ours(generator), sound), whole(generator, sound))
 
 
 def test_it_is_the_librarys_streaming_where_that_keeps_its_past() -> None:
     """The library's `streaming` does not reach its layers, which stand in an nn.Sequential: each is started here."""
     generator, sound = audioseal_files.generator(), noise(1, 3)
-    watermark = ours(generator)
-    state = state_of(watermark, 1)
-    found = torch.cat([watermark.step(state, frame, everyone(1)) for frame in frames_of(sound)], dim=1)
+    found = streamed(ours(generator), sound)
     for layer in generator.modules():
         if hasattr(layer, "_start_streaming"):
             layer.set_streaming_propagate(False)
@@ -101,7 +104,7 @@ def test_the_message_changes_the_watermark() -> None:
     watermark, sound = ours(audioseal_files.generator()), noise(1, 1)
     marks = []
     for watermark.message in (0, 1, 1 << 15, 0xFFFF):
-        marks.append(watermark.step(state_of(watermark, 1), sound, everyone(1)))
+        marks.append(streamed(watermark, sound))
     assert all(not torch.equal(one, other) for at, one in enumerate(marks) for other in marks[:at])
 
 
@@ -137,9 +140,7 @@ def test_the_kernels_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_released_files_are_read_whole(tmp_path: Path) -> None:
     """Their convolutions have a weight norm, and stand beside a configuration."""
     folder, sound = audioseal_files.write(tmp_path), noise(1, 2)
-    watermark = load_watermark(folder, MESSAGE)
-    state = state_of(watermark, 1)
-    found = torch.cat([watermark.step(state, frame, everyone(1)) for frame in frames_of(sound)], dim=1)
+    found = streamed(load_watermark(folder, MESSAGE), sound)
     assert_near(found, whole(audioseal_files.generator(), sound))
     with torch.inference_mode():
         scores, bits = audioseal_files.detector()(sound[:, None, :3_000])

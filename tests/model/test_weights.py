@@ -85,9 +85,12 @@ def test_parameters_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build(Toy).first.weight.is_meta
 
 
-def test_every_parameter_comes_from_the_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    toy = build(Toy)
-    plan(toy, saved(tmp_path, tensors), MODEL, torch.float32).load("cpu")
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_every_parameter_comes_from_the_file(tensors: dict[str, Tensor], tmp_path: Path, is_sharded: bool) -> None:
+    toy, folder = build(Toy), sharded(tmp_path, tensors, SHARDS) if is_sharded else saved(tmp_path, tensors)
+    ready = plan(toy, folder, MODEL, torch.float32)
+    assert ready.nbytes == (12 + 4 + 8) * 4
+    ready.load("cpu")
     for name, parameter in toy.named_parameters():
         assert torch.equal(parameter, tensors[name.replace("first", "input")])
         assert not parameter.requires_grad
@@ -162,15 +165,6 @@ def test_a_file_is_named_by_its_place_in_the_checkpoint(tensors: dict[str, Tenso
     write_index(tmp_path / "speech_tokenizer", {**SHARDS, "input.bias": "c.safetensors"})
     with pytest.raises(CheckpointError, match=r"^speech_tokenizer/c.safetensors: missing"):
         plan(build(Toy), tmp_path, CODEC, torch.float32)
-
-
-def test_shards_equal_one_file(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    toy = build(Toy)
-    ready = plan(toy, sharded(tmp_path, tensors, SHARDS), MODEL, torch.float32)
-    assert ready.nbytes == (12 + 4 + 8) * 4
-    ready.load("cpu")
-    for name, parameter in toy.named_parameters():
-        assert torch.equal(parameter, tensors[name.replace("first", "input")])
 
 
 def test_tensors_that_do_not_fit_in_shards_are_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
