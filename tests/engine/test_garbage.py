@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -35,27 +37,30 @@ def speak(loop: EngineLoop, request_id: int, *, cancel: bool, text: str = TEXT) 
     raise AssertionError("it does not end")
 
 
-@pytest.mark.parametrize("cancel", [False, True])
-def test_a_request_leaves_nothing_to_the_collector(*, cancel: bool) -> None:
+@pytest.fixture
+def loop() -> Iterator[EngineLoop]:
+    """One whose process collects no garbage from its first request on."""
     now = iter(range(1_000_000))
-    loop = create_loop(Settings(engine="tone", slots=1), clock=lambda: STEP_S * next(now))
-    try:
-        speak(loop, 1, cancel=cancel)
-        gc.collect()
+    with closing(create_loop(Settings(engine="tone", slots=1), clock=lambda: STEP_S * next(now))) as loop:
         gc.disable()
-        for request_id in (2, 3, 4):
-            speak(loop, request_id, cancel=cancel)
-        assert gc.collect() == 0
-    finally:
+        yield loop
         gc.enable()
-        loop.close()
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_request_leaves_nothing_to_the_collector(loop: EngineLoop, *, cancel: bool) -> None:
+    speak(loop, 1, cancel=cancel)
+    gc.collect()
+    for request_id in (2, 3, 4):
+        speak(loop, request_id, cancel=cancel)
+    assert gc.collect() == 0
 
 
 @pytest.mark.parametrize(
     "opened", ["`code", "```\ncode", "$x^2", "\\(x^2", "<b class=", "[a link](https://", "![", "https://exam", "&am"]
 )
 def test_a_request_that_is_cancelled_within_code_or_a_tag_leaves_no_cleaner(
-    opened: str, monkeypatch: pytest.MonkeyPatch
+    loop: EngineLoop, opened: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector does not count a generator that waits, so that weak references are asked."""
     cleaners: list[weakref.ref[Cleaner]] = []
@@ -66,14 +71,7 @@ def test_a_request_that_is_cancelled_within_code_or_a_tag_leaves_no_cleaner(
         cleaners.append(weakref.ref(cleaner))
 
     monkeypatch.setattr(Cleaner, "__init__", make)
-    now = iter(range(1_000_000))
-    loop = create_loop(Settings(engine="tone", slots=1), clock=lambda: STEP_S * next(now))
-    try:
-        gc.disable()
-        speak(loop, 1, cancel=True, text=f"Hallo, {opened}")
-        speak(loop, 2, cancel=True)
-        assert cleaners
-        assert not [cleaner for cleaner in cleaners[:-1] if cleaner()]
-    finally:
-        gc.enable()
-        loop.close()
+    speak(loop, 1, cancel=True, text=f"Hallo, {opened}")
+    speak(loop, 2, cancel=True)
+    assert cleaners
+    assert not [cleaner for cleaner in cleaners[:-1] if cleaner()]
