@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Annotated
 
+import httpx
 import typer
 
 from agent_tts.bench.node import WELCOME
@@ -41,20 +40,12 @@ def ready_s(command: list[str], kernels: Path) -> float:
                     break
             else:
                 raise SystemExit("the node did not start")
-            while not is_ready(url):
+            while httpx.get(f"{url}/ready", timeout=None).status_code != 200:
                 time.sleep(POLL_S)
             return time.monotonic() - began
         finally:
             process.terminate()
             process.communicate()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/ready") as answer:
-            return bool(answer.status == 200)
-    except urllib.error.HTTPError:
-        return False
 
 
 def main(
