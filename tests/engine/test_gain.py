@@ -17,7 +17,7 @@ from agent_tts.engine.gain import FULL_SCALE, KNEE, Leveler, Levels, LoudnessMet
 from agent_tts.engine.tone import ToneEngine
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.options import EngineOptions, NamedVoice, SpeechOptions
-from tests.engine.driver import routed, speak
+from tests.engine.driver import opened, speak
 
 TEXT = "One two three, four five six seven. And a longer sentence, with a comma in it! " * 3
 LOUD = SpeechOptions(voice="tone-440", loudness=-18)
@@ -87,9 +87,8 @@ def test_what_is_known_of_voices_is_bounded() -> None:
 
 @pytest.fixture(params=[ToneEngine, pytest.param(EspeakEngine, marks=pytest.mark.node)])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = routed(request.param(Settings(), 4))
-    yield engine
-    engine.close()
+    with opened(request.param(Settings(), 4)) as engine:
+        yield engine
 
 
 def test_an_engine_speaks_at_the_loudness_asked_for(engine: Engine) -> None:

@@ -18,7 +18,7 @@ from agent_tts.engine_info import FRAME_BYTES, SAMPLE_RATE
 from agent_tts.messages import Audio, Cancel, Finished, Flushed, OutOfText, StepCommand, StepEvent, Word, Words
 from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
-from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, routed, speak, speak_all, start_of
+from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, opened, speak, speak_all, start_of
 from tests.examples import examples
 
 TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
@@ -26,16 +26,14 @@ TEXT = "One two three, four five six seven. And a longer sentence with 日本語
 
 @pytest.fixture
 def engine() -> Iterator[ToneEngine]:
-    engine = routed(ToneEngine(Settings(), 4))
-    yield engine
-    engine.close()
+    with opened(ToneEngine(Settings(), 4)) as engine:
+        yield engine
 
 
 @pytest.fixture
 def faulty() -> Iterator[ToneEngine]:
-    engine = ToneEngine(Settings(tone=Tone(scripted_faults=True)), 4)
-    yield engine
-    engine.close()
+    with opened(ToneEngine(Settings(tone=Tone(scripted_faults=True)), 4)) as engine:
+        yield engine
 
 
 def step(engine: ToneEngine, commands: Sequence[StepCommand], run: Collection[int]) -> list[StepEvent]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from agent_tts.config.settings import Settings
 from agent_tts.engine.espeak.engine import EspeakEngine
 from agent_tts.engine.espeak.workers import EspeakWorkers
-from tests.engine.driver import routed
+from tests.engine.driver import opened
 
 
 @pytest.fixture(scope="package")
 def espeak() -> Iterator[EspeakWorkers]:
-    espeak = EspeakWorkers()
-    yield espeak
-    espeak.close()
+    with closing(EspeakWorkers()) as espeak:
+        yield espeak
 
 
 @pytest.fixture(scope="package")
 def speaking() -> Iterator[EspeakEngine]:
-    engine = routed(EspeakEngine(Settings(), 64))
-    yield engine
-    engine.close()
+    with opened(EspeakEngine(Settings(), 64)) as engine:
+        yield engine
 
 
 @pytest.fixture

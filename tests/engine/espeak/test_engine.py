@@ -15,7 +15,7 @@ from agent_tts.engine.espeak.engine import MAX_UNIT_S, EspeakEngine
 from agent_tts.engine_info import FRAME_BYTES, FRAME_MS, SAMPLE_RATE
 from agent_tts.messages import Audio, Cancel, Finished, OutOfText, StepCommand, StepEvent, Words
 from agent_tts.options import SpeechOptions
-from tests.engine.driver import FLUSH, Script, appended, routed, speak, speak_all, start_of
+from tests.engine.driver import FLUSH, Script, appended, opened, speak, speak_all, start_of
 from tests.examples import examples
 
 TEXT = "Hello there, this is the node. It speaks “word by word” and, at 10:30, costs $3.50! Right? 你好，世界。"
@@ -103,9 +103,8 @@ def test_languages_and_voices_differ(engine: EspeakEngine) -> None:
 @pytest.mark.parametrize(("speed", "tolerance"), [(0.25, 0.1), (0.5, 0.1), (1.5, 0.1), (2.0, 0.2), (4.0, 0.2)])
 def test_speed_shortens_the_speech(engine: EspeakEngine, speed: float, tolerance: float) -> None:
     normal = speak(engine, LONG).seconds
-    assert speak(engine, LONG, options=SpeechOptions(speed=speed)).seconds * speed / normal == pytest.approx(
-        1.0, rel=tolerance
-    )
+    found = speak(engine, LONG, options=SpeechOptions(speed=speed)).seconds
+    assert found * speed / normal == pytest.approx(1.0, rel=tolerance)
 
 
 MAMA = "Mama, mama, mama, mama, mama, mama."
@@ -338,10 +337,9 @@ def test_the_engine_describes_itself(engine: EspeakEngine) -> None:
 
 def test_two_engines_can_be_used_in_turn(engine: EspeakEngine) -> None:
     alone = speak(engine, LONG)
-    other = routed(EspeakEngine(Settings(), 1))
-    other.step([start_of(0, SpeechOptions(voice="de")), *appended(0, LONG, last=True)], {0})
-    assert speak(engine, LONG).frames == alone.frames
-    other.close()
+    with opened(EspeakEngine(Settings(), 1)) as other:
+        other.step([start_of(0, SpeechOptions(voice="de")), *appended(0, LONG, last=True)], {0})
+        assert speak(engine, LONG).frames == alone.frames
     other.close()
     assert speak(engine, LONG).frames == alone.frames
 

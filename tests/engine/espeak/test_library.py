@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -67,13 +68,10 @@ def test_audio_of_a_new_process_is_that_of_a_used_one(espeak: EspeakWorkers) -> 
     """A worker that takes over must not be heard. At 450 words a minute it would be."""
     for variant, rate in (None, RATE_MAX), ("whisper", RATE_MAX), ("croak", RATE_MIN):
         say(espeak, "Hello there, 你好!", variant=variant, rate=RATE_MAX)
-        fresh = EspeakWorkers()
-        try:
+        with closing(EspeakWorkers()) as fresh:
             for code, text in ("cmn", "你好，"), ("en-us", "Six wizards"), ("ru", "привет"):
                 first = say(fresh, text, code, variant, rate=rate).samples
                 assert np.array_equal(say(espeak, text, code, variant, rate=rate).samples, first)
-        finally:
-            fresh.close()
 
 
 # espeak-ng's embedded commands (speed, amplitude, reverberation and others), each at an extreme.

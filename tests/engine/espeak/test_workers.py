@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from agent_tts.engine.espeak.workers import Clause, Deadly, Delivery, EspeakErro
 from agent_tts.messages import Audio, Finished, OutOfText
 from agent_tts.options import EngineOptions
 from tests.cli.process import is_running
-from tests.engine.driver import Script, appended, routed, speak, speak_all, start_of
+from tests.engine.driver import Script, appended, opened, speak, speak_all, start_of
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
 
 pytestmark = pytest.mark.node
@@ -35,9 +36,8 @@ MUCH = "internationalization " * 2_000  # more than `worker.CPU_S`
 
 @pytest.fixture
 def espeak() -> Iterator[EspeakWorkers]:
-    espeak = EspeakWorkers()
-    yield espeak
-    espeak.close()
+    with closing(EspeakWorkers()) as espeak:
+        yield espeak
 
 
 def say(espeak: EspeakWorkers, text: str, how: Delivery = ENGLISH) -> Clause:
@@ -219,16 +219,12 @@ def test_a_worker_whose_memory_is_broken_harms_nobody(
         f"import os\nos.write(1, {ready!r})\nos.read(0, 1000)\nos.write(1, {JUNK[junk]!r})\nos.read(0, 1)"
     )
     monkeypatch.setattr(worker, "__file__", str(script))
-    espeak = EspeakWorkers()
-    try:
-        job = Job("hello", ENGLISH, pause=True)
+    with closing(EspeakWorkers()) as espeak:
         if junk == "two replies":
-            assert espeak.speak(job, time.monotonic() + 30) is not None
+            say(espeak, "hello")
         else:
             with pytest.raises(Deadly):
-                espeak.speak(job, time.monotonic() + 30)
-    finally:
-        espeak.close()
+                say(espeak, "hello")
 
 
 # ---------------------------------------------------------------- in the engine
@@ -239,23 +235,16 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[EspeakEngine]:
     """An engine without the filter, so that texts can kill."""
     monkeypatch.setattr(engines, "parts", lambda unit, language: [unit])
     monkeypatch.setattr(engines, "reader", lambda text, language: language)
-    engine = routed(EspeakEngine(Settings(), 8))
-    yield engine
-    engine.close()
+    with opened(EspeakEngine(Settings(), 8)) as engine:
+        yield engine
 
 
 def test_a_deadly_clause_is_left_out_and_nobody_else_hears_of_it(engine: EspeakEngine) -> None:
     telugu = EngineOptions(language="te")
     text = "one two three four. five six seven."
     alone = speak(engine, text)
-    spoken = speak_all(
-        engine,
-        {
-            0: Script([f"hello. {KILLER}. hello."], telugu),
-            1: Script([text]),
-            2: Script([f"hello. {KILLER}. hello."], telugu),
-        },
-    )
+    deadly = Script([f"hello. {KILLER}. hello."], telugu)
+    spoken = speak_all(engine, {0: deadly, 1: Script([text]), 2: deadly})
     assert spoken[1].frames == alone.frames
     assert spoken[1].words == alone.words
     assert spoken[0].kinds[-1] == "end"
@@ -277,7 +266,7 @@ def test_a_request_with_many_deadly_clauses_fails_alone(engine: EspeakEngine) ->
 def test_a_clause_without_end_delays_no_other_slot(engine: EspeakEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stands still has the clause of slot 0."""
     both_ready(engine._shared.workers)
-    (first, _) = pids(engine._shared.workers)
+    first, _ = pids(engine._shared.workers)
     os.kill(first, signal.SIGSTOP)
     engine.step([start_of(0, EngineOptions()), *appended(0, "hello", last=True)], {0})
     alone = speak(engine, "one two three", slot=1)

@@ -18,7 +18,7 @@ from agent_tts.engine.hibari.speech import HibariVoice, Sentence
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import SettingsError
 from agent_tts.options import SpeechOptions
-from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, routed, speak, speak_all
+from tests.engine.driver import FLUSH, Script, Spoken, assert_well_formed, opened, speak, speak_all
 from tests.engine.espeak.test_engine import loud
 from tests.engine.hibari.test_phrase import TEXTS
 from tests.engine.test_gain import reference
@@ -34,10 +34,9 @@ TEXT = "I understand how frustrating that must be, and I will help you right awa
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[HibariEngine]:
-    engine = routed(HibariEngine(Settings(), 64))
-    speak_all(engine, {number: Script(["Hello there."]) for number in range(4)})  # all its threads are there
-    yield engine
-    engine.close()
+    with opened(HibariEngine(Settings(), 64)) as engine:
+        speak_all(engine, {number: Script(["Hello there."]) for number in range(4)})  # all its threads are there
+        yield engine
 
 
 @pytest.fixture(scope="module")
