@@ -59,39 +59,41 @@ def said(model: FrameModel, bank: AdapterBank | None, *adapters: Adapter | None)
     return forced(model, state, len(adapters))
 
 
-@pytest.fixture(scope="module")
 def base() -> Path:
     return tiny.checkpoint("base")
 
 
+def an_adapter(folder: Path, **entries: Any) -> Path:
+    """One whose configuration has these entries."""
+    return lora.write_adapter(folder / "a", base(), seed=0, **entries)
+
+
 @pytest.fixture(scope="module")
-def folders(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of different ranks and scales, from each place that PEFT can wrap."""
     made = tmp_path_factory.mktemp("adapters")
     ranks, scaled = (4, 8, 3), (False, False, True)
     return [
-        lora.write_adapter(made / str(seed), base, seed=seed, rank=rank, prefix=prefix, use_rslora=by_root)
+        lora.write_adapter(made / str(seed), base(), seed=seed, rank=rank, prefix=prefix, use_rslora=by_root)
         for seed, (rank, prefix, by_root) in enumerate(zip(ranks, lora.PREFIXES, scaled, strict=True))
     ]
 
 
-def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(
-    base: Path, folders: list[Path], tmp_path: Path
-) -> None:
-    model = tiny.frame_model(base)
+def test_rows_with_different_adapters_are_rows_of_the_merged_checkpoints(folders: list[Path], tmp_path: Path) -> None:
+    model = tiny.frame_model(base())
     bank = adapting(model, rows=5, count=3, rank=8)
     adapters = [bank.load(folder, AdapterFile.read(folder)) for folder in folders]
     together = said(model, bank, None, *adapters, adapters[0])
     for row, folder in enumerate([None, *folders, folders[0]]):
-        alone = tiny.frame_model(lora.merge(base, folder, tmp_path / str(row)) if folder else base)
+        alone = tiny.frame_model(lora.merge(base(), folder, tmp_path / str(row)) if folder else base())
         expected = said(alone, None, None)[:, :, 0]
         torch.testing.assert_close(together[:, :, row], expected, atol=1e-4, rtol=1e-4)
     for row in range(1, 4):  # proves that the adapters change something
         assert float((together[:, :, row] - together[:, :, 0]).abs().max()) > 0.1
 
 
-def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(base: Path, folders: list[Path]) -> None:
-    model = tiny.frame_model(base)
+def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(folders: list[Path]) -> None:
+    model = tiny.frame_model(base())
     expected = said(model, None, None, None)
     bank = adapting(model, rows=2, count=1, rank=4)
     found = said(model, bank, None, bank.load("a", AdapterFile.read(folders[0])))
@@ -99,12 +101,10 @@ def test_a_row_without_an_adapter_is_bit_for_bit_what_it_is_without_the_bank(bas
     assert not torch.equal(found[:, :, 1], expected[:, :, 1])
 
 
-def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of_it(
-    base: Path, folders: list[Path]
-) -> None:
+def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of_it(folders: list[Path]) -> None:
     """Mutation: a smaller adapter that follows a larger one in its place would keep some of its columns."""
     first, second, third = (AdapterFile.read(folder) for folder in folders)
-    model = tiny.frame_model(base)
+    model = tiny.frame_model(base())
     bank = adapting(model, rows=1, count=1, rank=8)
     large = bank.load("large", second)
     assert bank.load("large", second) is large
@@ -113,13 +113,13 @@ def test_a_place_is_free_when_nothing_refers_to_its_adapter_and_keeps_nothing_of
     del large
     gc.collect()
     reused = said(model, bank, bank.load("small", third))
-    model = tiny.frame_model(base)
+    model = tiny.frame_model(base())
     bank = adapting(model, rows=1, count=1, rank=8)
     assert torch.equal(said(model, bank, bank.load("small", third)), reused)
 
 
-def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:
-    model = tiny.frame_model(base)
+def test_the_memory_of_the_places_is_known_ahead() -> None:
+    model = tiny.frame_model(base())
     bank = AdapterBank(model, rows=1, count=3, rank=8)
     held = sum(low.down.nbytes + low.up.nbytes for layer in bank.layers for low in layer)
     assert AdapterBank.nbytes(model.config.talker, 3, 8, torch.float32) == held
@@ -140,9 +140,9 @@ def test_the_memory_of_the_places_is_known_ahead(base: Path) -> None:
         ({"r": "4"}, "r: '4' is not int"),
     ],
 )
-def test_another_kind_of_adapter_is_refused(entries: dict[str, Any], message: str, base: Path, tmp_path: Path) -> None:
+def test_another_kind_of_adapter_is_refused(entries: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message):
-        AdapterFile.read(lora.write_adapter(tmp_path / "a", base, seed=0, **entries))
+        AdapterFile.read(an_adapter(tmp_path, **entries))
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -165,8 +165,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
         (" " * (17 << 20), "more than 16 MiB"),
     ],
 )
-def test_what_a_file_says_is_told_in_few_words(written: str, message: str, base: Path, tmp_path: Path) -> None:
-    folder = lora.write_adapter(tmp_path / "a", base, seed=0)
+def test_what_a_file_says_is_told_in_few_words(written: str, message: str, tmp_path: Path) -> None:
+    folder = an_adapter(tmp_path)
     (folder / adapter_file.CONFIG).write_text(written)
     with pytest.raises(CheckpointError, match=message) as refused:
         AdapterFile.read(folder)
@@ -189,11 +189,11 @@ def renamed(old: str, new: str) -> Any:
         (lambda tensors: {name: tensor * torch.nan for name, tensor in tensors.items()}, "not finite"),
     ],
 )
-def test_tensors_that_do_not_fit_are_refused(change: Any, message: str, base: Path, tmp_path: Path) -> None:
-    folder = lora.write_adapter(tmp_path / "a", base, seed=0)
+def test_tensors_that_do_not_fit_are_refused(change: Any, message: str, tmp_path: Path) -> None:
+    folder = an_adapter(tmp_path)
     weights = folder / adapter_file.WEIGHTS
     save_file({name: tensor.contiguous() for name, tensor in change(load_file(weights)).items()}, weights)
-    model = tiny.frame_model(base)
+    model = tiny.frame_model(base())
     with pytest.raises(CheckpointError, match=message):
         load(model, folder)
 
@@ -204,20 +204,20 @@ def load(model: FrameModel, folder: Path) -> None:
     AdapterBank(model, rows=1, count=1, rank=8).load("a", file)
 
 
-def test_the_released_base_that_an_adapter_names_has_to_be_the_model(base: Path, tmp_path: Path) -> None:
+def test_the_released_base_that_an_adapter_names_has_to_be_the_model(tmp_path: Path) -> None:
     cached = "/root/.cache/hub/models--Qwen--Qwen3-TTS-12Hz-1.7B-Base/snapshots/abc"
-    folder = lora.write_adapter(tmp_path / "a", base, seed=0, base_model_name_or_path=cached)
-    file, talker = AdapterFile.read(folder), ModelConfig.read(base).talker
+    folder = an_adapter(tmp_path, base_model_name_or_path=cached)
+    file, talker = AdapterFile.read(folder), ModelConfig.read(base()).talker
     file.check(talker, "Qwen3-TTS-12Hz-1.7B-Base")
     file.check(talker, "a-base-of-our-own")
     with pytest.raises(CheckpointError, match=r"trained on Qwen3-TTS-12Hz-1.7B-Base; this model is \S+0.6B-Base"):
         file.check(talker, "Qwen3-TTS-12Hz-0.6B-Base")
 
 
-def test_rank_and_size_have_limits(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = lora.write_adapter(tmp_path / "a", base, seed=0)
+def test_rank_and_size_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = an_adapter(tmp_path)
     with pytest.raises(CheckpointError, match=r"an adapter of rank 4; qwen3.adapter_rank allows 2"):
-        AdapterBank(tiny.frame_model(base), rows=1, count=1, rank=2).load("a", AdapterFile.read(folder))
+        AdapterBank(tiny.frame_model(base()), rows=1, count=1, rank=2).load("a", AdapterFile.read(folder))
     monkeypatch.setattr(adapter_file, "MAX_BYTES", 1 << 10)
     with pytest.raises(CheckpointError, match="more than"):
         AdapterFile.read(folder)

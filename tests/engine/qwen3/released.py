@@ -11,6 +11,7 @@ from agent_tts.bench.checkpoint import SIZES, codec_shapes, model_shapes, write_
 from agent_tts.model.config import ModelType
 from agent_tts.model.entries import Shape
 from agent_tts.model.weights import CODEC, MODEL
+from tests.model.tiny import kept
 
 
 def write_hollow(folder: Path, size: str, model_type: ModelType = "custom_voice") -> None:
@@ -19,6 +20,11 @@ def write_hollow(folder: Path, size: str, model_type: ModelType = "custom_voice"
     write_tokenizer(folder)
     _write(folder / MODEL, model_shapes(config), "BF16", 2)
     _write(folder / CODEC, codec_shapes(config, SIZES[size]), "F32", 4)
+
+
+def hollow(size: str) -> Path:
+    """Such a checkpoint; tests must not write to it."""
+    return kept(f"hollow-{size}", lambda folder: write_hollow(folder, size))
 
 
 def _write(path: Path, shapes: Mapping[str, Shape], dtype: str, width: int) -> None:

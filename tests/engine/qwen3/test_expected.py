@@ -11,15 +11,7 @@ from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3.expected import expected
 from agent_tts.engine.qwen3.model import create_models
 from agent_tts.errors import SettingsError
-from tests.engine.qwen3.released import write_hollow
-
-
-@pytest.fixture(scope="module")
-def hollow(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("hollow") / "0.6B"
-    write_hollow(folder, "0.6B")
-    return str(folder)
-
+from tests.engine.qwen3.released import hollow
 
 HAS_GPU = torch.cuda.is_available() or torch.backends.mps.is_available()
 
@@ -30,8 +22,8 @@ def settings(**section: object) -> Settings:
 
 @pytest.mark.skipif(HAS_GPU, reason="a device that is not there")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
-def test_a_device_that_is_not_there(hollow: str, device: str) -> None:
-    refused(settings(models=[hollow], device=device))
+def test_a_device_that_is_not_there(device: str) -> None:
+    refused(settings(models=[str(hollow("0.6B"))], device=device))
 
 
 def test_no_model() -> None:
@@ -44,13 +36,13 @@ def test_a_damaged_model(tmp_path: Path, content: str) -> None:
     refused(settings(models=[str(tmp_path)]))
 
 
-def test_one_of_several_devices_that_is_not_there(hollow: str) -> None:
-    found = expected(0, 0, 0, settings(models=[hollow], device="cpu,cuda:99").qwen3)
+def test_one_of_several_devices_that_is_not_there() -> None:
+    found = expected(0, 0, 0, settings(models=[str(hollow("0.6B"))], device="cpu,cuda:99").qwen3)
     assert "cuda:99 is not there" in found["error"]
 
 
-def test_what_fits_the_cpu_is_told(hollow: str) -> None:
-    assert expected(0, 0, 2, settings(models=[hollow]).qwen3)["slots"] == 2
+def test_what_fits_the_cpu_is_told() -> None:
+    assert expected(0, 0, 2, settings(models=[str(hollow("0.6B"))]).qwen3)["slots"] == 2
 
 
 def refused(node: Settings) -> None:

@@ -6,7 +6,6 @@ import math
 import re
 import sys
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -30,7 +29,7 @@ from agent_tts.model.kernels.architectures import ARCHITECTURES
 from agent_tts.model.layers import BLOCK_SIZE
 from agent_tts.model.speech import SpeechModel
 from agent_tts.model.weights import build, hollow
-from tests.engine.qwen3.released import write_hollow
+from tests.engine.qwen3.released import hollow as hollow_checkpoint
 
 pytest.importorskip("triton", reason="without it there are no fused kernels")
 
@@ -38,19 +37,10 @@ POSITIONS = 2_048
 IN_USE = 0.6 * GIB  # by the context of CUDA and a display
 
 
-@pytest.fixture(scope="module")
-def needs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ModelNeeds]:
+@cache
+def needs(size: str, device: str = "cuda:0", settings: Qwen3 = Qwen3()) -> ModelNeeds:  # noqa: B008 - it is frozen
     """What a released size needs on a kind of device, with settings."""
-    folders: dict[str, Path] = {}
-
-    @cache
-    def get(size: str, device: str = "cuda:0", settings: Qwen3 = Qwen3()) -> ModelNeeds:  # noqa: B008 - it is frozen
-        if size not in folders:
-            folders[size] = tmp_path_factory.mktemp("model") / size
-            write_hollow(folders[size], size)
-        return Qwen3Model(folders[size], size, settings, torch.device(device), 64).needs
-
-    return get
+    return Qwen3Model(hollow_checkpoint(size), size, settings, torch.device(device), 64).needs
 
 
 def card(gigabytes: float) -> DeviceMemory:
@@ -74,9 +64,7 @@ CARDS = [
 
 
 @pytest.mark.parametrize(("gigabytes", "models", "slots", "own"), CARDS)
-def test_a_card_gets_a_plan_that_fits(
-    needs: Callable[..., ModelNeeds], gigabytes: int, models: str, slots: int, own: bool
-) -> None:
+def test_a_card_gets_a_plan_that_fits(gigabytes: int, models: str, slots: int, own: bool) -> None:
     memory, wanted = card(gigabytes), [needs(size) for size in models.split()]
     plan = memory.plan(wanted, 64, POSITIONS, exact=False)
     assert plan.slots == plan.streams == slots
@@ -88,7 +76,7 @@ def test_a_card_gets_a_plan_that_fits(
         assert own or slots * STREAM_POSITIONS <= (part.blocks or 0) * BLOCK_SIZE
 
 
-def test_the_docs_tell_the_streams_of_each_card(needs: Callable[..., ModelNeeds]) -> None:
+def test_the_docs_tell_the_streams_of_each_card() -> None:
     page = (Path(__file__).parents[3] / "web/docs/engines.md").read_text()
     rows = re.findall(r"^\| (\d+) GB[^|]*\|[^|]*\| (\d+) \| (\d+) \|$", page, re.M)
     assert len(rows) == 7
@@ -97,9 +85,7 @@ def test_the_docs_tell_the_streams_of_each_card(needs: Callable[..., ModelNeeds]
         assert most == [int(small), int(large)]
 
 
-def test_slots_of_the_settings_are_kept_where_two_contexts_of_all_positions_fit(
-    needs: Callable[..., ModelNeeds],
-) -> None:
+def test_slots_of_the_settings_are_kept_where_two_contexts_of_all_positions_fit() -> None:
     plan = card(8).plan([needs("1.7B")], 64, POSITIONS, exact=True)
     assert (plan.slots, plan.streams) == (64, 27)
 
@@ -107,7 +93,7 @@ def test_slots_of_the_settings_are_kept_where_two_contexts_of_all_positions_fit(
 FP8 = Qwen3(weights="fp8")
 
 
-def test_weights_in_fp8_take_less_once_they_are_loaded(needs: Callable[..., ModelNeeds]) -> None:
+def test_weights_in_fp8_take_less_once_they_are_loaded() -> None:
     plain, small = needs("1.7B"), needs("1.7B", settings=FP8)
     saved = plain.weights - small.weights
     assert 1.3 * GIB < saved < 1.4 * GIB  # of 2.7 in the layers
@@ -115,12 +101,12 @@ def test_weights_in_fp8_take_less_once_they_are_loaded(needs: Callable[..., Mode
     assert card(8).most([small], POSITIONS, 64) > 1.5 * card(8).most([plain], POSITIONS, 64)
 
 
-def test_a_cache_in_fp8_has_room_for_twice_the_streams(needs: Callable[..., ModelNeeds]) -> None:
+def test_a_cache_in_fp8_has_room_for_twice_the_streams() -> None:
     plain, small = needs("1.7B"), needs("1.7B", settings=Qwen3(kv_cache="fp8"))
     assert (small.position, small.weights, small.loading) == (plain.position // 2, plain.weights, CHECK)
 
 
-def test_a_plan_has_room_for_the_weights_that_are_not_yet_in_fp8(needs: Callable[..., ModelNeeds]) -> None:
+def test_a_plan_has_room_for_the_weights_that_are_not_yet_in_fp8() -> None:
     small = needs("1.7B", settings=FP8)
     plan = card(24).plan([small], 1, 64, exact=True)
     (part,) = plan.models
@@ -129,7 +115,7 @@ def test_a_plan_has_room_for_the_weights_that_are_not_yet_in_fp8(needs: Callable
     assert card(5.5).fit([replace(small, loading=0)], 1, 64) is not None
 
 
-def test_engines_of_one_card_split_it(needs: Callable[..., ModelNeeds]) -> None:
+def test_engines_of_one_card_split_it() -> None:
     memory = card(24)
     half = DeviceMemory(memory.free, memory.total, memory.share / 2, LIBRARIES)
     assert half.plan([needs("1.7B")], 64, POSITIONS, exact=True).left > 0.5 * memory.free
@@ -146,13 +132,13 @@ def test_engines_of_one_card_split_it(needs: Callable[..., ModelNeeds]) -> None:
     ],
 )
 def test_what_cannot_fit_is_refused_with_numbers_and_with_settings_that_fit(
-    needs: Callable[..., ModelNeeds], gigabytes: float, models: str, slots: int, told: str
+    gigabytes: float, models: str, slots: int, told: str
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         card(gigabytes).plan([needs(size) for size in models.split()], slots, POSITIONS, exact=True)
 
 
-def test_the_log_says_how_the_memory_is_shared_out(needs: Callable[..., ModelNeeds]) -> None:
+def test_the_log_says_how_the_memory_is_shared_out() -> None:
     assert card(141).plan([needs("1.7B")], 64, POSITIONS, exact=True).lines == [
         "64 slots of 2048 positions, memory for 64 streams at once",
         "1.7B: weights 4.06 GiB, cache 14.23 (of each slot), codec 0.53, graphs and scratch 0.37",
@@ -160,7 +146,7 @@ def test_the_log_says_how_the_memory_is_shared_out(needs: Callable[..., ModelNee
     ]
 
 
-def test_a_device_that_tells_no_memory_has_enough(needs: Callable[..., ModelNeeds]) -> None:
+def test_a_device_that_tells_no_memory_has_enough() -> None:
     plan = DeviceMemory(math.inf, math.inf, 0.9).plan([needs("0.6B", "cpu")], 4, POSITIONS, exact=False)
     assert (plan.slots, len(plan.lines)) == (4, 2)
 
@@ -199,9 +185,7 @@ class Live(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_work_of_a_row_is_what_a_step_has_alive(
-    needs: Callable[..., ModelNeeds], tmp_path: Path, fused: bool
-) -> None:
+def test_the_work_of_a_row_is_what_a_step_has_alive(tmp_path: Path, fused: bool) -> None:
     """Of a step on the meta device, with so many layers as have everything alive."""
     from agent_tts.model.kernels.launch import unmade
     from agent_tts.model.speech import put_kernels

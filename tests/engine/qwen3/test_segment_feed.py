@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from tests.engine.driver import Piece, add, appended, start_of
 from tests.model import tiny
 
 
-@pytest.fixture(scope="module")
+@cache
 def tokenizer() -> Tokenizer:
     return Tokenizer.load(tiny.checkpoint("custom_voice"))
 
@@ -37,11 +38,9 @@ def take_all(feed: SegmentFeed, commands: list[StepCommand], *, reads: bool = Fa
 Spoken = list[tuple[list[int], int]]  # of each segment: its tokens, and the number of flushes after it
 
 
-def segments(
-    tokenizer: Tokenizer, parts: Sequence[str | None], *, clean: bool = False, usual: int = SEGMENT_TOKENS
-) -> Spoken:
+def segments(parts: Sequence[str | None], *, clean: bool = False, usual: int = SEGMENT_TOKENS) -> Spoken:
     """The segments of a text given in parts; None is a flush. Tokens are taken as soon as they exist."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), 0, TokenFeed(tokenizer), usual=usual)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=clean)), 0, TokenFeed(tokenizer()), usual=usual)
     taken: list[int] = []
     spoken: Spoken = []
 
@@ -73,13 +72,11 @@ TEXTS = st.text(st.sampled_from("ab .!?。你。é\u0301\u0323<|1\n👋*_"), max
 
 
 @given(TEXTS, st.lists(st.integers(0, 60), max_size=8), st.booleans(), st.sampled_from([1, 3, SEGMENT_TOKENS]))
-def test_segments_do_not_depend_on_the_split(
-    tokenizer: Tokenizer, text: str, cuts: list[int], clean: bool, usual: int
-) -> None:
+def test_segments_do_not_depend_on_the_split(text: str, cuts: list[int], clean: bool, usual: int) -> None:
     ends = sorted(min(cut, len(text)) for cut in cuts)
     parts = [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-    whole = segments(tokenizer, [text], clean=clean, usual=usual)
-    assert segments(tokenizer, parts, clean=clean, usual=usual) == whole
+    whole = segments([text], clean=clean, usual=usual)
+    assert segments(parts, clean=clean, usual=usual) == whole
 
 
 CHANGES = st.sampled_from(
@@ -88,10 +85,10 @@ CHANGES = st.sampled_from(
 Shape = list[tuple[list[int], Manner, int, bool]]
 
 
-def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
+def shaped(parts: Sequence[Piece]) -> Shape:
     """The segments with something to speak or a pause: their tokens and manners, the pauses and seams after them."""
     directives = Directives(ABILITIES, {"de": "de"})
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), directives=directives)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer()), directives=directives)
     for part in parts:
         take_all(feed, add(0, part, last=False))
     take_all(feed, appended(0, "", last=True))
@@ -107,29 +104,29 @@ def shaped(tokenizer: Tokenizer, parts: Sequence[Piece]) -> Shape:
 
 
 @given(st.lists(TEXTS | CHANGES, max_size=8))
-def test_manners_do_not_depend_on_the_split(tokenizer: Tokenizer, parts: list[Piece]) -> None:
+def test_manners_do_not_depend_on_the_split(parts: list[Piece]) -> None:
     single = [one for part in parts for one in (part if isinstance(part, str) else [part])]
-    spoken = shaped(tokenizer, parts)
-    assert shaped(tokenizer, single) == spoken
+    spoken = shaped(parts)
+    assert shaped(single) == spoken
     assert all(manner.language in (None, "de") and manner.speed in (1.0, 2.0) for _, manner, _, _ in spoken)
 
 
 @given(st.lists(TEXTS | st.none(), max_size=6))
-def test_every_flush_is_answered_after_all_text_before_it(tokenizer: Tokenizer, parts: list[str | None]) -> None:
-    spoken = segments(tokenizer, parts)
+def test_every_flush_is_answered_after_all_text_before_it(parts: list[str | None]) -> None:
+    spoken = segments(parts)
     assert sum(flushes for _, flushes in spoken) == parts.count(None)
     texts = "".join("\0" if part is None else part for part in parts).split("\0")  # between the flushes
     heard = ""
     for tokens, flushes in spoken:
-        heard += visible(tokenizer, tokens)
+        heard += visible(tokens)
         for _ in range(flushes):
-            assert heard == visible(tokenizer, tokenizer.encode(texts.pop(0)))
+            assert heard == visible(tokenizer().encode(texts.pop(0)))
             heard = ""
 
 
-def visible(tokenizer: Tokenizer, tokens: list[int]) -> str:
+def visible(tokens: list[int]) -> str:
     """The tokens' bytes, as the vocabulary writes them, without white space."""
-    return "".join(map(str, map(tokenizer._pipeline.id_to_token, tokens))).translate(dict.fromkeys(map(ord, "ĠĊ")))
+    return "".join(map(str, map(tokenizer()._pipeline.id_to_token, tokens))).translate(dict.fromkeys(map(ord, "ĠĊ")))
 
 
 def texts(feed: SegmentFeed) -> list[str]:
@@ -137,11 +134,9 @@ def texts(feed: SegmentFeed) -> list[str]:
     return [segment.text for segment in feed.segments]
 
 
-def reading(
-    tokenizer: Tokenizer, *parts: str, limit: int = SEGMENT_TOKENS, usual: int = SEGMENT_TOKENS, last: bool = False
-) -> SegmentFeed:
+def reading(*parts: str, limit: int = SEGMENT_TOKENS, usual: int = SEGMENT_TOKENS, last: bool = False) -> SegmentFeed:
     """A feed that has read the text."""
-    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer), limit=limit, usual=usual)
+    feed = SegmentFeed(start_of(0, EngineOptions(clean=False)), 0, TokenFeed(tokenizer()), limit=limit, usual=usual)
     for part in parts:
         take_all(feed, appended(0, part), reads=True)
     if last:
@@ -149,10 +144,10 @@ def reading(
     return feed
 
 
-def test_a_text_is_split_at_the_length_of_a_segment(tokenizer: Tokenizer) -> None:
+def test_a_text_is_split_at_the_length_of_a_segment() -> None:
     sentence = "How are you in the world?"
-    count = SEGMENT_TOKENS // len(tokenizer.encode(f" {sentence}"))
-    found = texts(reading(tokenizer, f"{sentence} " * 3 * count, last=True))
+    count = SEGMENT_TOKENS // len(tokenizer().encode(f" {sentence}"))
+    found = texts(reading(f"{sentence} " * 3 * count, last=True))
     assert " ".join(found) == " ".join([sentence] * 3 * count)
     assert all(text.endswith("?") for text in found)
     assert abs(len(found[0].split("?")) - 1 - count) <= 1
@@ -168,11 +163,9 @@ def test_a_text_is_split_at_the_length_of_a_segment(tokenizer: Tokenizer) -> Non
         ("a b c.\n- d e f.\n- g", ["a b c.", "- d e f.", "- g"]),
     ],
 )
-def test_a_segment_without_the_end_of_a_sentence_ends_later(
-    tokenizer: Tokenizer, text: str, expected: list[str]
-) -> None:
-    assert texts(reading(tokenizer, text, limit=5, last=True)) == expected
-    assert texts(reading(tokenizer, *text, limit=5, last=True)) == expected
+def test_a_segment_without_the_end_of_a_sentence_ends_later(text: str, expected: list[str]) -> None:
+    assert texts(reading(text, limit=5, last=True)) == expected
+    assert texts(reading(*text, limit=5, last=True)) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,23 +183,21 @@ def test_a_segment_without_the_end_of_a_sentence_ends_later(
         (30, "It is. We are. So. As he", ["It is. We are.", "So. As he"]),  # never more than the limit
     ],
 )
-def test_a_usual_length_ends_segments_with_sentences_alone(
-    tokenizer: Tokenizer, usual: int, text: str, expected: list[str]
-) -> None:
+def test_a_usual_length_ends_segments_with_sentences_alone(usual: int, text: str, expected: list[str]) -> None:
     """What has no end of a sentence is cut as it is without one."""
-    assert texts(reading(tokenizer, text, limit=10, usual=usual, last=True)) == expected
-    assert texts(reading(tokenizer, *text, limit=10, usual=usual, last=True)) == expected
+    assert texts(reading(text, limit=10, usual=usual, last=True)) == expected
+    assert texts(reading(*text, limit=10, usual=usual, last=True)) == expected
 
 
-def test_line_breaks_of_a_clean_text_are_marks(tokenizer: Tokenizer) -> None:
+def test_line_breaks_of_a_clean_text_are_marks() -> None:
     """Of a list and of paragraphs; what ends a piece ends with them."""
-    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer), usual=1)
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer()), usual=1)
     take_all(feed, appended(0, "# So\n- it is\n- we are 🎉\n\nWell.Here\n\nAs he", last=True), reads=True)
     assert texts(feed) == ["So,", "it is,", "we are  .", "Well.", "Here.", "As he"]
 
 
-def test_white_space_around_a_segment_is_not_spoken(tokenizer: Tokenizer) -> None:
-    assert segments(tokenizer, [" a. ", None, "\n b \n"]) == segments(tokenizer, ["a.", None, "b"])
+def test_white_space_around_a_segment_is_not_spoken() -> None:
+    assert segments([" a. ", None, "\n b \n"]) == segments(["a.", None, "b"])
 
 
 class TestASegmentThatEndsBeforeItsTime:
@@ -221,52 +212,50 @@ class TestASegmentThatEndsBeforeItsTime:
             ("你" * 16, "你" * 15, "你"),
         ],
     )
-    def test_ends_with_a_sentence_a_clause_or_some_words(
-        self, tokenizer: Tokenizer, text: str, spoken: str, rest: str
-    ) -> None:
-        feed = reading(tokenizer, *text)
+    def test_ends_with_a_sentence_a_clause_or_some_words(self, text: str, spoken: str, rest: str) -> None:
+        feed = reading(*text)
         assert feed.can_split(paused=False)
         feed.split(paused=False)
         take_all(feed, appended(0, " k.", last=True), reads=True)
-        assert [segment.tokens for segment in feed.segments] == [*map(tokenizer.encode, (spoken, f"{rest} k."))]
+        assert [segment.tokens for segment in feed.segments] == [*map(tokenizer().encode, (spoken, f"{rest} k."))]
 
     @pytest.mark.parametrize("text", ["", " ", "Sure", "Sure thing", "one two thr", "\N{EM DASH} "])
-    def test_is_too_short_without_a_pause(self, tokenizer: Tokenizer, text: str) -> None:
+    def test_is_too_short_without_a_pause(self, text: str) -> None:
         assert len(text.split()) < FIRST_WORDS
-        assert not reading(tokenizer, text).can_split(paused=False)
+        assert not reading(text).can_split(paused=False)
 
     @pytest.mark.parametrize(
         ("text", "spoken", "rest"),
         [("Sure thi", "Sure", ""), ("Sure, ", "Sure,", ""), ("Let me see…", "Let me see…", "")],
     )
-    def test_ends_with_any_word_behind_a_pause(self, tokenizer: Tokenizer, text: str, spoken: str, rest: str) -> None:
-        feed = reading(tokenizer, text)
+    def test_ends_with_any_word_behind_a_pause(self, text: str, spoken: str, rest: str) -> None:
+        feed = reading(text)
         assert feed.can_split(paused=True)
         feed.split(paused=True)
         assert texts(feed) == [spoken, rest]
 
-    def test_never_ends_within_a_word(self, tokenizer: Tokenizer) -> None:
-        assert not reading(tokenizer, "unbeliev").can_split(paused=True)
+    def test_never_ends_within_a_word(self) -> None:
+        assert not reading("unbeliev").can_split(paused=True)
 
-    def test_keeps_the_places_of_the_rest(self, tokenizer: Tokenizer) -> None:
-        feed = reading(tokenizer, "One. Two, three fou")
+    def test_keeps_the_places_of_the_rest(self) -> None:
+        feed = reading("One. Two, three fou")
         feed.split(paused=False)
         feed.segments.popleft()
         feed.split(paused=False)
         assert texts(feed) == ["Two,", "three"]
 
 
-def test_a_long_text_is_read_in_chunks(tokenizer: Tokenizer) -> None:
-    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer))
+def test_a_long_text_is_read_in_chunks() -> None:
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer()))
     take_all(feed, appended(0, "word " * 4_000, last=True))
     feed.read(0.0)
     assert 0 < len(feed.segments[0].tokens) < 1_000
     assert not feed.dry
 
 
-def test_markup_is_removed_only_with_clean(tokenizer: Tokenizer) -> None:
-    assert segments(tokenizer, ["**the**"], clean=True)[0][0] == tokenizer.encode("the")
-    assert segments(tokenizer, ["**the**"])[0][0] == tokenizer.encode("**the**")
+def test_markup_is_removed_only_with_clean() -> None:
+    assert segments(["**the**"], clean=True)[0][0] == tokenizer().encode("the")
+    assert segments(["**the**"])[0][0] == tokenizer().encode("**the**")
 
 
 PAUSE = Pause(1_000)
@@ -283,11 +272,9 @@ PAUSE = Pause(1_000)
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_pauses_and_flushes_keep_their_order(
-    tokenizer: Tokenizer, parts: list[Piece], expected: list[object], at_once: bool
-) -> None:
+def test_pauses_and_flushes_keep_their_order(parts: list[Piece], expected: list[object], at_once: bool) -> None:
     """Whether segments are spoken at once or later."""
-    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer))
+    feed = SegmentFeed(start_of(0, EngineOptions()), 0, TokenFeed(tokenizer()))
     found: list[object] = []
 
     def speak() -> None:
@@ -304,13 +291,13 @@ def test_pauses_and_flushes_keep_their_order(
     assert found == expected
 
 
-def test_a_feed_leaves_nothing_to_the_collector_of_garbage(tokenizer: Tokenizer) -> None:
+def test_a_feed_leaves_nothing_to_the_collector_of_garbage() -> None:
     """See `test_garbage`."""
-    segments(tokenizer, ["Hello."], clean=True)
+    segments(["Hello."], clean=True)
     gc.collect()
     gc.disable()
     try:
-        segments(tokenizer, ["Hello **there**, ", None, "`code` and [1] $x^2$ of 25 people."], clean=True)
+        segments(["Hello **there**, ", None, "`code` and [1] $x^2$ of 25 people."], clean=True)
         assert gc.collect() == 0
     finally:
         gc.enable()
