@@ -9,7 +9,7 @@ import math
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -433,8 +433,7 @@ class TestALiveTextForAReference:
     ) -> None:
         """So that what comes meanwhile is one piece. The first frame is silence here, which is left out."""
         monkeypatch.setattr("agent_tts.engine.qwen3.row.SPLIT_S", 0.1)
-        runner = cloned._models[0].runner
-        monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
+        scale(cloned, iter([0.0]), monkeypatch)
         outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "Well, fine. Now, he"))
         (row,) = cloned._slots.requests()
         assert row._plays_until - clock.now == pytest.approx(0.08 * len(pcm_of(outputs)) / 3_840)
@@ -910,27 +909,25 @@ def test_a_text_without_words_ends_without_audio(ryan: Qwen3Engine, text: str) -
     assert spoken.kinds == ["Flushed", "end"]
 
 
-Launch = Callable[..., LaunchedStep | None]
-
-
-def scaled(launch: Launch, scales: Iterator[float]) -> Launch:
-    """`ModelRunner.launch` with the samples of each step multiplied by the next of `scales`."""
+def scale(made: Qwen3Engine, scales: Iterator[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the samples of each step of the engine's first model multiplied by the next of `scales`."""
+    runner = made._models[0].runner
+    launch = runner.launch
 
     def quiet(rows: Sequence[int], **how: Any) -> LaunchedStep | None:
-        launched = launch(rows, **how)
+        launched: LaunchedStep | None = launch(rows, **how)
         if launched is not None:
             samples = slice(16, 16 + 1_920)
             launched._packed[:, samples] = (launched._packed[:, samples] * next(scales, 1.0)).astype(np.int16)
         return launched
 
-    return quiet
+    monkeypatch.setattr(runner, "launch", quiet)
 
 
 def test_a_silent_first_frame_is_dropped_and_the_rest_unchanged(
     ryan: Qwen3Engine, alone: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = ryan._models[0].runner
-    monkeypatch.setattr(runner, "launch", scaled(runner.launch, iter([0.0])))
+    scale(ryan, iter([0.0]), monkeypatch)
     assert np.array_equal(speak(ryan, TEXT, options=RYAN).pcm, alone.pcm[1_920:])
 
 
@@ -1090,9 +1087,7 @@ class TestAPieceThatFails:
         self, endless: Qwen3Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         held = int(TEXT_HELD[0] + TEXT_HELD[1] * nominal_frames(FAULTY[0] or "", "en"))
-        runner = endless._models[0].runner
-        scales = itertools.chain(itertools.repeat(1.0, held + 4), [0.0])
-        monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
+        scale(endless, itertools.chain(itertools.repeat(1.0, held + 4), [0.0]), monkeypatch)
         spoken = speak(endless, FAULTY[0], options=RYAN)
         assert spoken.outputs[-1] == Finished(0, "end", ("overrun",))
         assert len(spoken.frames) == held + 5
@@ -1125,9 +1120,7 @@ class TestAPieceThatFails:
 
     def test_because_it_is_silent(self, endless: Qwen3Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """From the tenth frame on."""
-        runner = endless._models[0].runner
-        scales = itertools.chain(itertools.repeat(1.0, 10), itertools.repeat(0.0))
-        monkeypatch.setattr(runner, "launch", scaled(runner.launch, scales))
+        scale(endless, itertools.chain(itertools.repeat(1.0, 10), itertools.repeat(0.0)), monkeypatch)
         spoken = speak(endless, FAULTY[0], options=RYAN)
         assert spoken.end.cut == ("silence",)
         assert len(spoken.frames) == 10 + SILENT_HELD
