@@ -270,7 +270,7 @@ def test_a_voice_has_the_same_place_in_the_prompts_of_all_pieces(
     script: list[Piece] = [piece for text in texts for piece in (text, FLUSH)]
     folder = tiny.ending(kind)
     with engine(folder, slots=1, voices=tmp_path) as made, recorded(made) as prompts, codes_of(made) as pieces:
-        with_clone(tmp_path, tiny.HIDDEN, "The quick brown fox.", 5)
+        with_clone(tmp_path, "The quick brown fox.", 5)
         assert speak(made, *script, options=options).outputs[-1] == Finished(0, "end")
         encode = made._models[0].tokenizer.encode
     first, *others = prompts

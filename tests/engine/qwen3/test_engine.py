@@ -122,6 +122,12 @@ def test_text_without_spaces_is_heard_like_text_with_spaces(ryan: Qwen3Engine) -
     assert max(abs(a - b) for a, b in zip(live, spaced_live, strict=True)) <= 1
 
 
+@pytest.fixture
+def voices(tmp_path: Path) -> Path:
+    """The folder of an engine's library."""
+    return tmp_path / "voices"
+
+
 def upstream(model_type: ModelType) -> Any:
     """The reference implementation's model of a type."""
     return oracle.load(tiny.checkpoint(model_type))
@@ -197,7 +203,7 @@ class TestEqualsUpstream:
     @pytest.mark.parametrize(
         ("transcript", "mode"), [(None, "whole"), ("The quick brown fox.", "live")], ids=["vector", "reference"]
     )
-    def test_with_a_cloned_voice(self, tmp_path: Path, transcript: str | None, mode: TextMode) -> None:
+    def test_with_a_cloned_voice(self, voices: Path, transcript: str | None, mode: TextMode) -> None:
         model = upstream("base")
         clip = clips.clip(24_000).numpy()
         (item,) = model.create_voice_clone_prompt((clip, 24_000), transcript, x_vector_only_mode=transcript is None)
@@ -207,9 +213,9 @@ class TestEqualsUpstream:
         arrays = {f"vector_{len(vector)}": vector}
         if transcript is not None:
             arrays["codes"] = item.ref_code.numpy().astype(np.int16)
-        library = VoiceLibrary(tmp_path / "voices", 10)
+        library = VoiceLibrary(voices, 10)
         library.add(voice, arrays)
-        with engine(tiny.checkpoint("base"), slots=1, voices=tmp_path / "voices") as base:
+        with engine(tiny.checkpoint("base"), slots=1, voices=voices) as base:
             plain = replace(ANYONE, language="de", text_mode=mode)
             options = resolved(base, replace(plain, voice="clone:bob"))
             first = ours(base, options)
@@ -351,9 +357,9 @@ class TestALiveTextForAReference:
         return Clock(monkeypatch)
 
     @pytest.fixture
-    def cloned(self, tmp_path: Path) -> Iterator[Qwen3Engine]:
-        with engine(tiny.ending("base"), slots=1, voices=tmp_path / "voices") as made:
-            with_clone(tmp_path / "voices", made.info.models[0].vector_size or 0, "a", 40)
+    def cloned(self, voices: Path) -> Iterator[Qwen3Engine]:
+        with engine(tiny.ending("base"), slots=1, voices=voices) as made:
+            with_clone(voices, "a", 40)
             speak(made, "Hi.", options=bob())  # loads the voice
             yield made
 
@@ -402,9 +408,9 @@ class TestALiveTextForAReference:
         cloned.step([Cancel(0)], [])
 
     @pytest.mark.usefixtures("whole_model")
-    def test_every_piece_is_the_references(self, cloned: Qwen3Engine, clock: Clock, tmp_path: Path) -> None:
+    def test_every_piece_is_the_references(self, cloned: Qwen3Engine, clock: Clock, voices: Path) -> None:
         model = oracle.load(tiny.ending("base"))
-        arrays = VoiceLibrary(tmp_path / "voices", 10).arrays("bob")
+        arrays = VoiceLibrary(voices, 10).arrays("bob")
         vector = next(value for name, value in arrays.items() if name.startswith("vector"))
         (item,) = model.create_voice_clone_prompt((clips.clip(24_000).numpy(), 24_000), "a")
         item.ref_code = torch.from_numpy(arrays["codes"].astype(np.int64))
@@ -453,10 +459,10 @@ class TestALiveTextForAReference:
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
         cloned.step([Cancel(0)], [])
 
-    def test_goes_on_after_a_cut_by_the_time_of_what_is_heard(self, clock: Clock, tmp_path: Path) -> None:
+    def test_goes_on_after_a_cut_by_the_time_of_what_is_heard(self, clock: Clock, voices: Path) -> None:
         """Not of the frames that were held back in vain."""
-        with engine(tiny.looping("base"), slots=1, voices=tmp_path / "voices") as looping:
-            with_clone(tmp_path / "voices", looping.info.models[0].vector_size or 0, "a", 40)
+        with engine(tiny.looping("base"), slots=1, voices=voices) as looping:
+            with_clone(voices, "a", 40)
             speak(looping, "Hi.", options=bob())  # loads the voice
             outputs = looping.step([start_of(0, bob()), *appended(0, "Well, fine. Now, he")], [0])
             for _ in range(2 * LOOP_FRAMES):
@@ -562,11 +568,12 @@ def prompts_instruct(model: ServedModel, options: CommonOptions) -> tuple[int, .
     return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
 
 
-def with_clone(folder: Path, size: int, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
+def with_clone(folder: Path, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
     """Add a voice with a reference of noise, and a speaker vector with one value throughout."""
     codes = np.random.default_rng(0).integers(0, 2_048, (frames, 16)).astype(np.int16)
     voice = StoredVoice(name=name, kind="cloned", transcript=transcript, consent=Consent("Bob agrees."))
-    VoiceLibrary(folder, 10).add(voice, {f"vector_{size}": np.full(size, value, np.float32), "codes": codes})
+    vector = np.full(tiny.HIDDEN, value, np.float32)
+    VoiceLibrary(folder, 10).add(voice, {f"vector_{tiny.HIDDEN}": vector, "codes": codes})
 
 
 def counted(made: Qwen3Engine) -> list[int]:
@@ -589,12 +596,12 @@ def bob(name: str = "bob") -> SpeechOptions:
     return SpeechOptions(name, "de", seed=0, clean=False, sampling=GREEDY)
 
 
-def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(tmp_path: Path) -> None:
+def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(voices: Path) -> None:
     """Another text gives the same audio as alone, and only its own part of the prompt is computed."""
     other = "Something else is said here, and at some length."
-    folder, voices = tiny.checkpoint("base"), tmp_path / "voices"
+    folder = tiny.checkpoint("base")
     with engine(folder, slots=1, voices=voices) as alone, engine(folder, slots=1, voices=voices) as made:
-        with_clone(voices, made.info.models[0].vector_size or 0, "The quick brown fox.", 40)
+        with_clone(voices, "The quick brown fox.", 40)
         sizes = counted(made)
         ours(made, bob())
         assert np.array_equal(ours(made, bob(), other), ours(alone, bob(), other))
@@ -603,13 +610,11 @@ def test_the_shared_prefix_of_a_voices_prompts_is_computed_once(tmp_path: Path) 
     assert others == [rest]
 
 
-def test_a_voice_used_again_is_restored_from_the_cache(tmp_path: Path) -> None:
+def test_a_voice_used_again_is_restored_from_the_cache(voices: Path) -> None:
     """Also after eviction by another voice. A voice with another vector and the same reference has its own prefix."""
-    voices = tmp_path / "voices"
     with engine(tiny.checkpoint("base"), slots=1, voices=voices, cached_voices=1) as made:
-        size = made.info.models[0].vector_size or 0
         for name, value in (("bob", 1.0), ("eve", -1.0)):
-            with_clone(voices, size, "The quick brown fox.", 40, name=name, value=value)
+            with_clone(voices, "The quick brown fox.", 40, name=name, value=value)
         sizes = counted(made)
         first = ours(made, bob())
         assert not np.array_equal(ours(made, bob("eve")), first)
@@ -648,25 +653,20 @@ def test_the_stages_of_a_request_come_before_its_first_audio_in_order() -> None:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Iterator[tuple[Qwen3Engine, Path]]:
-    """An engine with cloned voices, and the folder of its library."""
-    voices = tmp_path / "voices"
+def base(voices: Path) -> Iterator[Qwen3Engine]:
+    """An engine with cloned voices."""
     with engine(tiny.checkpoint("base"), slots=1, voices=voices, dtype="bfloat16") as made:
-        yield made, voices
+        yield made
 
 
 @pytest.mark.parametrize("value", [1e300, 3.402e38], ids=["float32", "bfloat16"])
-def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(
-    base: tuple[Qwen3Engine, Path], value: float
-) -> None:
+def test_a_speaker_vector_out_of_range_does_not_affect_later_requests(base: Qwen3Engine, value: float) -> None:
     """An infinity would leave NaN in the row's cache and garbage in the audio of all later requests."""
-    made, _ = base
-    size = made.info.models[0].vector_size or 0
-    good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * size)
-    alone = ours(made, good)
-    failing = SpeechOptions(seed=0, speaker_embedding=(value,) * size)
-    assert speak(made, "Hello.", options=failing).end.code == "bad_message"
-    assert np.array_equal(ours(made, good), alone)
+    good = SpeechOptions(seed=0, sampling=GREEDY, speaker_embedding=(0.1,) * tiny.HIDDEN)
+    alone = ours(base, good)
+    failing = SpeechOptions(seed=0, speaker_embedding=(value,) * tiny.HIDDEN)
+    assert speak(base, "Hello.", options=failing).end.code == "bad_message"
+    assert np.array_equal(ours(base, good), alone)
 
 
 @pytest.mark.usefixtures("whole_model")
@@ -680,90 +680,80 @@ def test_a_row_with_nan_in_its_state_is_clean_for_the_next_request() -> None:
         assert np.array_equal(speak(made, "Hello.", options=RYAN).pcm, alone.pcm)
 
 
-def test_a_transcript_without_room_for_speech_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
-    made, voices = base
-    with_clone(voices, made.info.models[0].vector_size or 0, "\N{NAZAR AMULET}" * 1_000, 20)
-    assert speak(made, "Hello.", options=SpeechOptions("bob", seed=0)).end.code == "unsupported"
+def test_a_transcript_without_room_for_speech_is_refused(base: Qwen3Engine, voices: Path) -> None:
+    with_clone(voices, "\N{NAZAR AMULET}" * 1_000, 20)
+    assert speak(base, "Hello.", options=SpeechOptions("bob", seed=0)).end.code == "unsupported"
 
 
-def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(
-    base: tuple[Qwen3Engine, Path],
-) -> None:
-    made, voices = base
-    with_clone(voices, made.info.models[0].vector_size or 0, "A transcript that is longer than that.", 3)
-    ours(made, SpeechOptions("bob", seed=0))  # loads and caches the voice
-    assert made.step([start_of(0, SpeechOptions("bob", seed=0))], []) == []
-    assert made.step([*appended(0, " ")], [0]) == [OutOfText(0)]
-    assert made.step([*appended(0, "", last=True)], [0]) == [Finished(0, "end")]
+def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(base: Qwen3Engine, voices: Path) -> None:
+    with_clone(voices, "A transcript that is longer than that.", 3)
+    ours(base, SpeechOptions("bob", seed=0))  # loads and caches the voice
+    assert base.step([start_of(0, SpeechOptions("bob", seed=0))], []) == []
+    assert base.step([*appended(0, " ")], [0]) == [OutOfText(0)]
+    assert base.step([*appended(0, "", last=True)], [0]) == [Finished(0, "end")]
 
 
-def test_a_language_that_another_model_speaks_is_refused(base: tuple[Qwen3Engine, Path]) -> None:
-    made, _ = base
-    options = replace(resolved(made, SpeechOptions(seed=0)), language="sichuan_dialect")
-    failed = Spoken(Qwen3Engine.step(made, [start_of(0, options)], []))  # bypasses routing, which refuses it too
-    made.step([Cancel(0)], [])
+def test_a_language_that_another_model_speaks_is_refused(base: Qwen3Engine) -> None:
+    options = replace(resolved(base, SpeechOptions(seed=0)), language="sichuan_dialect")
+    failed = Spoken(Qwen3Engine.step(base, [start_of(0, options)], []))  # bypasses routing, which refuses it too
+    base.step([Cancel(0)], [])
     assert failed.end.code == "unsupported_language"
 
 
-def test_clones_of_cancelled_requests_are_not_loaded(base: tuple[Qwen3Engine, Path]) -> None:
+def test_clones_of_cancelled_requests_are_not_loaded(base: Qwen3Engine, voices: Path) -> None:
     """Otherwise requests that are opened and cancelled would delay all other voices."""
-    made, voices = base
-    with_clone(voices, made.info.models[0].vector_size or 0, "a", 40)
-    load, begun = made._voices.load, []
-    made._voices.load = lambda wanted: begun.append(wanted) or load(wanted)
+    with_clone(voices, "a", 40)
+    load, begun = base._voices.load, []
+    base._voices.load = lambda wanted: begun.append(wanted) or load(wanted)
     for _ in range(100):
-        made.step([start_of(0, SpeechOptions("bob", seed=0))], [])
-        made.step([Cancel(0)], [])
-    assert len(ours(made, SpeechOptions("bob", seed=0))) > 0
+        base.step([start_of(0, SpeechOptions("bob", seed=0))], [])
+        base.step([Cancel(0)], [])
+    assert len(ours(base, SpeechOptions("bob", seed=0))) > 0
     assert len(begun) < 50
 
 
-def test_a_voice_with_a_reused_name_is_not_confused_with_the_old_one(base: tuple[Qwen3Engine, Path]) -> None:
-    made, voices = base
-    size = made.info.models[0].vector_size or 0
-    with_clone(voices, size, "a", 40)
-    bob = made._voices.choose(resolved(made, SpeechOptions("bob")))
+def test_a_voice_with_a_reused_name_is_not_confused_with_the_old_one(base: Qwen3Engine, voices: Path) -> None:
+    with_clone(voices, "a", 40)
+    bob = base._voices.choose(resolved(base, SpeechOptions("bob")))
     VoiceLibrary(voices, 10).delete("bob")
-    with_clone(voices, size, "b", 40)
+    with_clone(voices, "b", 40)
     with pytest.raises(UnknownVoice):
-        made._voices.load(bob)
+        base._voices.load(bob)
 
 
-def test_a_deleted_voice_leaves_the_engine(base: tuple[Qwen3Engine, Path]) -> None:
+def test_a_deleted_voice_leaves_the_engine(base: Qwen3Engine, voices: Path) -> None:
     """At the next heartbeats: its vector, the codec's state behind its clip, and its prompts, also those of a mix."""
-    made, voices = base
-    size, runner = made.info.models[0].vector_size or 0, made._models[0].runner
+    runner = base._models[0].runner
     runner.prefixes.clear()
     for name, transcript in (("anna", "a"), ("bert", "b")):
-        with_clone(voices, size, transcript, 40, name=name)
+        with_clone(voices, transcript, 40, name=name)
     for options in ("anna", "bert", "anna+bert"):
-        assert len(ours(made, SpeechOptions(options, seed=0))) > 0
-    held = {wanted.voice: speaker for wanted, speaker in made._voices._ready.items()}
+        assert len(ours(base, SpeechOptions(options, seed=0))) > 0
+    held = {wanted.voice: speaker for wanted, speaker in base._voices._ready.items()}
     anna = [weakref.ref(speaker.vector) for voice, speaker in held.items() if "anna" in str(voice)]
     anna += [weakref.ref(prefix.keys) for key, prefix in runner.prefixes.items() if "anna" in str(key.stored)]
     assert len(anna) >= 4
     del held
     VoiceLibrary(voices, 10).delete("anna")
     for _ in range(2):
-        made.tidy()
-        made._loader.submit(int).result()
-    made.tidy()
+        base.tidy()
+        base._loader.submit(int).result()
+    base.tidy()
     gc.collect()
     assert [one() for one in anna] == [None] * len(anna)
     assert any("bert" in str(key.stored) for key in runner.prefixes)
     assert "anna" not in str([key.stored for key in runner.prefixes])
-    assert [str(wanted.voice).count("bert") for wanted in made._voices._ready if "bert" in str(wanted.voice)] == [1]
+    assert [str(wanted.voice).count("bert") for wanted in base._voices._ready if "bert" in str(wanted.voice)] == [1]
 
 
-def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: tuple[Qwen3Engine, Path]) -> None:
+def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: Qwen3Engine) -> None:
     """Neither a speaker's vector nor instructions, which are as private as the text."""
-    made, _ = base
-    vector = (0.1,) * (made.info.models[0].vector_size or 0)
-    options = resolved(made, SpeechOptions(seed=0, speaker_embedding=vector))
-    made.step([start_of(0, options), *appended(0, "Hello.", last=True)], [0])
-    (row,) = made._slots.requests()
+    vector = (0.1,) * tiny.HIDDEN
+    options = resolved(base, SpeechOptions(seed=0, speaker_embedding=vector))
+    base.step([start_of(0, options), *appended(0, "Hello.", last=True)], [0])
+    (row,) = base._slots.requests()
     kept = row._voice
-    made.step([Cancel(0)], [])
+    base.step([Cancel(0)], [])
     assert isinstance(kept, int)
 
 
@@ -1304,7 +1294,7 @@ class TestSeveralModels:
             kinds = [model.kind for model in one.info.models]
             assert kinds == ["designed", "named", "cloned"]
             described = replace(ANYONE, voice="design", instructions="Old.")
-            vector = replace(ANYONE, speaker_embedding=(0.1,) * (one.info.models[2].vector_size or 0))
+            vector = replace(ANYONE, speaker_embedding=(0.1,) * tiny.HIDDEN)
             anyone = replace(ANYONE, model=one.info.models[2].name, language="en")
             asked = {0: RYAN, 1: described, 2: vector, 3: resolved(one, anyone)}
             together = speak_all(one, {slot: Script(["Hello."], options) for slot, options in asked.items()})

@@ -127,8 +127,8 @@ RARER = {"styled", "designed", "dialect", "vector", "long reference"}
 def voices(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """bob and ann, with a clip, ann's longer than the 50 frames that vox would give the codec; eve, a vector alone."""
     folder = tmp_path_factory.mktemp("voices")
-    with_clone(folder, tiny.HIDDEN, "The quick brown fox.", 15)
-    with_clone(folder, tiny.HIDDEN, "The quick brown fox.", 90, name="ann")
+    with_clone(folder, "The quick brown fox.", 15)
+    with_clone(folder, "The quick brown fox.", 90, name="ann")
     eve = StoredVoice(name="eve", kind="cloned", consent=Consent("Eve agrees."))
     VoiceLibrary(folder, 10).add(eve, {f"vector_{tiny.HIDDEN}": tiny.speaker_vector().numpy()})
     return folder
