@@ -70,6 +70,13 @@ class Crowd:
         self.scheduler.end(request)
         self.ends.add(request)
 
+    def ask(self, owner: int, seconds: float) -> int:
+        """A request whose whole text is there and speaks for so long."""
+        (request,) = self.open(owner)
+        self.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
+        self.end(request)
+        return request
+
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
         while (due_at := self.scheduler.next_step_at(self.now)) is not None and due_at <= until:
@@ -324,9 +331,7 @@ def test_where_slots_come_free_by_themselves_speech_is_rarely_ended() -> None:
     while crowd.now < 60:
         crowd.wait(chance.expovariate(2 * 64 / 5.0))
         seconds = LENGTHS["like turns of a conversation"](chance)
-        (request,) = crowd.open(chance.randrange(8))
-        crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
-        crowd.end(request)
+        crowd.ask(chance.randrange(8), seconds)
     spoken = [event for event in crowd.finished() if event.reason == "end"]
     ended = [event for event in crowd.finished() if event.gave_way]
     assert len(spoken) > 500
@@ -453,14 +458,13 @@ def test_many_refusals_are_cheap() -> None:
     assert made == 1
 
 
-def refusals(
-    length_s: Callable[[random.Random], float], *, queue: int, streamed: bool, slots: int = 16, load: float = 1.5
-) -> list[tuple[float, float]]:
+def refusals(length_s: Callable[[random.Random], float], *, queue: int, streamed: bool) -> list[tuple[float, float]]:
     """What refused requests were told, and when a slot was free for a request that came after the refusal, in seconds.
 
-    One owner asks for `load` times what the slots can speak, in texts that are complete or come at twice the pace of
+    One owner asks for half as much again as 16 slots can speak, in texts that are complete or come at twice the pace of
     speech, for 80 s after the first 20 s.
     """
+    slots, load = 16, 1.5
     chance = random.Random(1)
     crowd = Crowd(slots=slots, queue=queue)
     crowd.scheduler.admission.estimates._coming = deque(maxlen=0)  # here they do not come again
@@ -486,17 +490,16 @@ def refusals(
             else:
                 crowd.end(request)
         crowd.wait(at - crowd.now)
-        (request,) = crowd.open(HOG)
-        opened[request] = at
         seconds = length_s(chance)
-        pieces = round(seconds / (5 * FRAME_S)) if streamed else 0
-        if not streamed:
-            crowd.say(request, "x" * round(seconds / CHAR_S), round(seconds / FRAME_S))
-            crowd.end(request)
-        for piece in range(pieces):
-            heapq.heappush(texts, (at + piece * 2.5 * FRAME_S, request, 5))
         if streamed:
+            (request,) = crowd.open(HOG)
+            pieces = round(seconds / (5 * FRAME_S))
+            for piece in range(pieces):
+                heapq.heappush(texts, (at + piece * 2.5 * FRAME_S, request, 5))
             heapq.heappush(texts, (at + pieces * 2.5 * FRAME_S, request, 0))
+        else:
+            request = crowd.ask(HOG, seconds)
+        opened[request] = at
     starts = sorted(
         (opened[event.id], opened[event.id] + event.queue_ms / 1_000)
         for event in crowd.events
@@ -535,21 +538,19 @@ def test_retry_after_without_a_queue_is_right_on_average(streamed: bool) -> None
     assert 0.5 * true <= told <= 2 * true
 
 
-def tries(
-    load: Callable[[float], float], *, owners: int, slots: int = 64, seconds: float = 40.0
-) -> tuple[Counter[int], list[float]]:
-    """How often those were refused before who got a slot, and all waits for one, in seconds.
+def tries(load: Callable[[float], float], *, owners: int) -> tuple[Counter[int], list[float]]:
+    """How often those were refused before who got a slot, and all waits for one, in seconds. They come within 40 s.
 
     `load`, by the time in seconds, is in what the slots can speak. Texts are complete, like turns of a conversation.
     Who is refused comes again when it was told to.
     """
-    chance = random.Random(1)
+    chance, slots = random.Random(1), 64
     crowd = Crowd(slots=slots, queue=2 * slots)
     length_s = LENGTHS["like turns of a conversation"]
     mean_s = sum(length_s(chance) for _ in range(1_000)) / 1_000
     callers: list[tuple[float, int, float, int]] = []  # when each comes, how often it was refused, its text, its owner
     at = 0.0
-    while at < seconds:
+    while at < 40.0:
         if chance.random() < load(at) / 10:
             callers.append((at, 0, length_s(chance), chance.randrange(owners) + 1))
         at += chance.expovariate(10 * slots / mean_s)
@@ -570,10 +571,7 @@ def tries(
         crowd.events.clear()
         while callers and callers[0][0] <= crowd.now:
             caller = heapq.heappop(callers)
-            (request,) = crowd.open(caller[3])
-            asking[request] = caller
-            crowd.say(request, "x" * max(1, round(caller[2] / CHAR_S)), round(caller[2] / FRAME_S))
-            crowd.end(request)
+            asking[crowd.ask(caller[3], caller[2])] = caller
     return refused, waits
 
 
