@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from agent_tts.bench import report
-from agent_tts.bench.node import own_node
+from agent_tts.bench.node import cpu_s, own_node
 from agent_tts.bench.statistics import percentiles
 from agent_tts.cli.bench import Json, Outputs, OwnNodeOptions
 from agent_tts.cli.bench_measurements import checkpoint, run
@@ -21,7 +21,6 @@ from agent_tts.cli.options import command
 from agent_tts.errors import SpeechError
 from tests.measure.chat import running_chat
 from tests.measure.chromium import DevTools, Page, PageError, chromium, find_chromium
-from tests.measure.cpu import cpu_used
 from tests.measure.microphone import recording, sentences
 from tests.measure.timeline import Answer, Interruption, Note, answers, interruptions
 
@@ -148,6 +147,11 @@ async def _call(
     heard.cpu.append({name: 100 * (after[name] - before[name]) / elapsed_s for name in before.keys() & after.keys()})
     heard.interruptions += interruptions(notes)
     heard.answers += answers(notes, [at * 1_000 + ahead_ms for at in first_words()[begin:]])
+
+
+def cpu_used(pids: Mapping[str, int]) -> dict[str, float]:
+    """CPU time of processes by name, s; without those that /proc does not show."""
+    return {name: used for name, pid in pids.items() if (used := cpu_s(pid)) is not None}
 
 
 async def _ahead_ms(page: Page) -> float:

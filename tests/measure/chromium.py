@@ -124,11 +124,8 @@ class Page:
             "const box = element.getBoundingClientRect();"
             "return {x: box.x + box.width / 2, y: box.y + box.height / 2}; })()"
         )
-        await self._click(**place)
-
-    async def _click(self, x: float, y: float) -> None:
         for kind in ("mousePressed", "mouseReleased"):
-            await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, x=x, y=y)
+            await self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
 
     async def press(self, key: str, *modifiers: str) -> None:
         """A real key press."""
@@ -277,11 +274,8 @@ class DevTools:
                     waiting.set_exception(PageError(str(message)))
                 else:
                     waiting.set_result(message["result"])
-            elif page := self._page_of(message):
+            elif page := self._pages.get(message.get("sessionId", "")):
                 page.receive(message["method"], message["params"])
-
-    def _page_of(self, message: dict[str, Any]) -> Page | None:
-        return self._pages.get(message.get("sessionId", ""))
 
 
 @asynccontextmanager
