@@ -18,10 +18,10 @@ from agent_tts.model.watermark import DETECTOR, GENERATOR
 FILTERS, RATIOS, DIMENSION = 8, (2, 4, 5, 8), 16
 
 
-def configuration(filters: int = FILTERS, ratios: tuple[int, ...] = RATIOS) -> dict[str, Any]:
+def configuration() -> dict[str, Any]:
     seanet = {
-        "channels": 1, "dimension": DIMENSION, "n_filters": filters, "n_residual_layers": 1,
-        "ratios": list(ratios[::-1]), "activation": "ELU", "activation_params": {"alpha": 1.0}, "norm": "weight_norm",
+        "channels": 1, "dimension": DIMENSION, "n_filters": FILTERS, "n_residual_layers": 1,
+        "ratios": list(RATIOS[::-1]), "activation": "ELU", "activation_params": {"alpha": 1.0}, "norm": "weight_norm",
         "norm_params": {}, "kernel_size": 7, "last_kernel_size": 7, "residual_kernel_size": 3, "dilation_base": 2,
         "causal": True, "pad_mode": "constant", "true_skip": True, "compress": 2, "lstm": 2,
         "disable_norm_outer_blocks": 0,
@@ -30,11 +30,10 @@ def configuration(filters: int = FILTERS, ratios: tuple[int, ...] = RATIOS) -> d
     return {"nbits": 16, "seanet": seanet, "decoder": decoder, "detector": {"output_dim": 32}}
 
 
-def generator(filters: int = FILTERS, ratios: tuple[int, ...] = RATIOS) -> Any:
+def generator() -> Any:
     """The library's generator."""
     torch.manual_seed(0)
-    config = AudioSeal.parse_config(configuration(filters, ratios), config_type=AudioSealWMConfig)
-    return create_generator(config).eval()
+    return create_generator(AudioSeal.parse_config(configuration(), config_type=AudioSealWMConfig)).eval()
 
 
 def detector() -> Any:

@@ -20,9 +20,9 @@ from tests.model.audioseal_files import DIMENSION, FILTERS, RATIOS, watermark_of
 SAMPLES, MESSAGE = 1_920, 0b1011_0011_1000_1101
 
 
-def ours(generator: Any, filters: int = FILTERS, ratios: tuple[int, ...] = RATIOS) -> Watermark:
+def ours(generator: Any) -> Watermark:
     """A watermark with the weights of the library's generator."""
-    watermark = Watermark(filters, ratios, DIMENSION).eval().requires_grad_(False)
+    watermark = Watermark(FILTERS, RATIOS, DIMENSION).eval().requires_grad_(False)
     for mine, theirs in zip(watermark.parameters(), generator.parameters(), strict=True):
         mine.copy_(theirs)
     watermark.message = MESSAGE

@@ -90,29 +90,29 @@ def checkpoint(model_type: ModelType, size: str = PROJECTED) -> Path:
     return kept(f"{size}-{model_type}", lambda folder: write(folder, size=size, model_type=model_type))
 
 
-def ending(model_type: ModelType, size: str = PROJECTED) -> Path:
+def ending(model_type: ModelType) -> Path:
     """The same, but it draws the end of speech soon after the end of its text, as trained checkpoints do."""
-    return _crafted(model_type, size, "ending", crafted.ending)
+    return _crafted(model_type, crafted.ending)
 
 
 def behind(model_type: ModelType, size: str = PROJECTED) -> Path:
     """The same, but it draws the end of speech right behind its text, and never within it."""
-    return _crafted(model_type, size, "behind", crafted.behind)
+    return _crafted(model_type, crafted.behind, size)
 
 
-def looping(model_type: ModelType, size: str = PROJECTED) -> Path:
+def looping(model_type: ModelType) -> Path:
     """The same, but it draws one and the same first code for ever."""
-    return _crafted(model_type, size, "looping", crafted.looping)
+    return _crafted(model_type, crafted.looping)
 
 
-def _crafted(model_type: ModelType, size: str, how: str, craft: Callable[[Path], None]) -> Path:
+def _crafted(model_type: ModelType, craft: Callable[[Path], None], size: str = PROJECTED) -> Path:
     source = checkpoint(model_type, size)
 
     def make(folder: Path) -> None:
         shutil.copytree(source, folder)
         craft(folder)
 
-    return kept(f"{how}/{source.name}", make)
+    return kept(f"{craft.__name__}/{source.name}", make)
 
 
 @lru_cache(maxsize=oracle.MODELS)

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent_tts.bench.checkpoint import SIZES, codec_shapes, model_shapes, write_configuration, write_tokenizer
-from agent_tts.model.config import ModelType
 from agent_tts.model.entries import Shape
 from agent_tts.model.weights import CODEC, MODEL
 from tests.model.tiny import kept
 
 
-def write_hollow(folder: Path, size: str, model_type: ModelType = "custom_voice") -> None:
+def write_hollow(folder: Path, size: str) -> None:
     """Like `bench.checkpoint.write`; what reads no weights cannot tell the difference."""
-    config = write_configuration(folder, SIZES[size], model_type)
+    config = write_configuration(folder, SIZES[size], "custom_voice")
     write_tokenizer(folder)
     _write(folder / MODEL, model_shapes(config), "BF16", 2)
     _write(folder / CODEC, codec_shapes(config, SIZES[size]), "F32", 4)
