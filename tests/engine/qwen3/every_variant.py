@@ -25,11 +25,12 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from agent_tts.bench.checkpoint import SIZES, write_configuration
-from agent_tts.engine.qwen3.compiling import Steps, rehearse
+from agent_tts.engine.qwen3.compiling import rehearse
 from agent_tts.engine.qwen3.graphs import BUCKETS
 from agent_tts.model.kernels.ahead import Launch, compile_all
 from agent_tts.model.kernels.architectures import ARCHITECTURES, OLDEST_E4M3, TENSOR_MEMORY, Architecture
 from agent_tts.model.kernels.launch import with_fewer_stages
+from tests.engine.qwen3.rehearsed import STEPS
 
 COMPILED = Path(__file__).parent / "compiled.json"
 
@@ -47,14 +48,11 @@ def launches_of(like: str, *, e4m3: bool) -> list[Launch]:
     """Of steps of all sizes on an architecture; see `kind_of`."""
     with tempfile.TemporaryDirectory() as folder:
         write_configuration(Path(folder), SIZES["1.7B"], "custom_voice")
-        steps = Steps(
-            folder, "bfloat16", "float16", 2_048, paged=False, sizes=BUCKETS, mixed=True, watermark=True,
-            adapters=(8, 32), fp8_weights=False, fp8_cache=False, architecture=like,
-        )  # fmt: skip
-        others = [replace(steps, paged=True, adapters=(0, 0))]
+        paged = replace(STEPS, folder=folder, max_model_len=2_048, sizes=BUCKETS, architecture=like)
+        steps = [replace(paged, paged=False, adapters=(8, 32)), paged]
         if e4m3:
-            others.append(replace(others[0], fp8_weights=True, fp8_cache=True))
-        return rehearse([steps, *others])
+            steps.append(replace(paged, fp8_weights=True, fp8_cache=True))
+        return rehearse(steps)
 
 
 def kernels_of(known: Architecture) -> dict[str, list[Launch]]:

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from agent_tts.model.kernels.ahead import Launch
 
 
+# On an H100, of all kinds.
+STEPS = Steps(
+    "", "bfloat16", "float16", 64, paged=True, sizes=(1,), mixed=True, watermark=True, adapters=(0, 0),
+    fp8_weights=False, fp8_cache=False, architecture="sm_90",
+)  # fmt: skip
+
+
 def rehearsed(steps: Steps, layers: int = compiling.LAYERS) -> dict[Hashable, Launch]:
     """The launches by variant."""
     from agent_tts.model.kernels.ahead import Rehearsal
@@ -30,10 +37,7 @@ def main() -> None:
     compiling.leave_out_compiler()  # before torch is imported
     from agent_tts.model.kernels import codec
 
-    largest = Steps(
-        sys.argv[1], "bfloat16", "float16", 2_048, paged=True, sizes=(256,), mixed=True, watermark=True,
-        adapters=(2, 4), fp8_weights=False, fp8_cache=False, architecture="sm_90",
-    )  # fmt: skip
+    largest = replace(STEPS, folder=sys.argv[1], max_model_len=2_048, sizes=(256,), adapters=(2, 4))
     both = replace(largest, sizes=(1, 256))
     of_largest, of_both = rehearsed(largest), rehearsed(both).keys()
     every = rehearsed(both, layers=1_000).keys()

@@ -28,6 +28,7 @@ from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, are_compiled, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer
 from tests.cli.process import invoke
+from tests.engine.qwen3.rehearsed import STEPS
 from tests.without import without
 
 # Compiling processes have a low priority: beside other tests they take minutes.
@@ -42,22 +43,12 @@ CODEC_KERNELS = pytest.param("float16", marks=[pytest.mark.slow, pytest.mark.tim
 @pytest.fixture(scope="module", params=["float32", CODEC_KERNELS])
 def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Steps:
     """With float16 all kernels, otherwise few."""
-    folder, every = tmp_path_factory.mktemp("config"), request.param == "float16"
+    folder = tmp_path_factory.mktemp("config")
     write_configuration(folder, SIZE, "custom_voice")
-    return Steps(
-        str(folder),
-        "bfloat16",
-        request.param,
-        max_model_len=64,
-        paged=True,
-        sizes=(1, 3) if every else (1,),
-        mixed=every,
-        watermark=every,
-        fp8_weights=False,
-        fp8_cache=False,
-        adapters=(2, 4) if every else (0, 0),
-        architecture="sm_90",
-    )
+    steps = replace(STEPS, folder=str(folder), codec_dtype=request.param)
+    if request.param == "float16":
+        return replace(steps, sizes=(1, 3), adapters=(2, 4))
+    return replace(steps, mixed=False, watermark=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from agent_tts.config.settings import Checkpoint, Qwen3
 from agent_tts.engine.qwen3 import model as module
 from agent_tts.engine.qwen3.compiling import Steps
 from agent_tts.engine.qwen3.graphs import FrameGraphs
+from tests.engine.qwen3.rehearsed import STEPS
 
 
 class Begun(Exception):
@@ -37,10 +39,7 @@ def test_the_kernels_of_all_sizes_are_waited_for_before_the_graphs(
     write(tmp_path / "tiny", size="tiny")
     qwen3 = Qwen3(models=(Checkpoint(source=str(tmp_path / "tiny")),), max_model_len=64)
     (model,) = module.open_models(qwen3, torch.device("cpu"), 2)
-    steps = Steps(
-        "", "bfloat16", "float16", 64, paged=False, sizes=(1, 8, 24), mixed=True, watermark=False, adapters=(0, 0),
-        fp8_weights=False, fp8_cache=False, architecture="sm_90",
-    )  # fmt: skip
+    steps = replace(STEPS, paged=False, sizes=(1, 8, 24), watermark=False)
     waited_for: list[Steps] = []
 
     class Compilation:
