@@ -31,8 +31,8 @@ FRAMES = 8
 RYAN = PromptVoice("ryan")
 
 
-def upstream_codes(upstream: Any, frames: int = FRAMES, **request: Any) -> Tensor:
-    return tiny.upstream_speech(upstream, frames, **request)[0]
+def upstream_codes(upstream: Any, frames: int = FRAMES, *, streaming: bool = True, **request: Any) -> Tensor:
+    return tiny.upstream_speech(upstream, frames, non_streaming_mode=not streaming, **request)[0]
 
 
 def prompt_of(model: FrameModel, voice: PromptVoice = RYAN, **options: Any) -> Prompt:
@@ -111,13 +111,9 @@ class TestCodesEqualUpstreams:
     )
     def test_with_a_named_speaker(self, streaming: bool, size: str, instruct: tuple[int, ...]) -> None:
         upstream, ours = tiny.models("custom_voice", size)
-        theirs = upstream_codes(
-            upstream,
-            languages=["English"],
-            speakers=["Ryan"],
-            instruct_ids=[torch.tensor([instruct])] if instruct else None,
-            non_streaming_mode=not streaming,
-        )
+        ids = [torch.tensor([instruct])] if instruct else None
+        request = {"languages": ["English"], "speakers": ["Ryan"], "instruct_ids": ids}
+        theirs = upstream_codes(upstream, streaming=streaming, **request)
         prompt = prompt_of(ours, PromptVoice("Ryan"), language="English", instruct=instruct, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
         assert len(theirs) == FRAMES
@@ -138,12 +134,8 @@ class TestCodesEqualUpstreams:
     )
     def test_with_a_designed_voice(self, streaming: bool, language: str) -> None:
         upstream, ours = tiny.models("voice_design")
-        theirs = upstream_codes(
-            upstream,
-            languages=[language],
-            instruct_ids=[torch.tensor([tiny.INSTRUCT])],
-            non_streaming_mode=not streaming,
-        )
+        ids = [torch.tensor([tiny.INSTRUCT])]
+        theirs = upstream_codes(upstream, streaming=streaming, languages=[language], instruct_ids=ids)
         prompt = prompt_of(ours, PromptVoice(), language=language, instruct=tiny.INSTRUCT, streaming=streaming)
         assert torch.equal(speak(ours, prompt), theirs)
 
@@ -154,7 +146,7 @@ class TestCodesEqualUpstreams:
         upstream, ours = tiny.models("base", size)
         vector = tiny.speaker_vector()
         clone = tiny.upstream_clone(vector)
-        theirs = upstream_codes(upstream, languages=["english"], non_streaming_mode=not streaming, **clone)
+        theirs = upstream_codes(upstream, streaming=streaming, languages=["english"], **clone)
         prompt = prompt_of(ours, PromptVoice(VECTOR), language="english", streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
@@ -173,7 +165,7 @@ class TestCodesEqualUpstreams:
         upstream, ours = tiny.models("base")
         vector = tiny.speaker_vector()
         clone = tiny.upstream_clone(vector, length)
-        theirs = upstream_codes(upstream, languages=["auto"], non_streaming_mode=not streaming, **clone)
+        theirs = upstream_codes(upstream, streaming=streaming, languages=["auto"], **clone)
         prompt = prompt_of(ours, PromptVoice(VECTOR, tiny.reference(length)), streaming=streaming)
         assert torch.equal(speak(ours, prompt, vector=vector), theirs)
 
@@ -189,19 +181,19 @@ class TestCodesEqualUpstreams:
     @MODES
     def test_to_the_end_of_speech(self, streaming: bool) -> None:
         upstream, ours = tiny.models("custom_voice")
-        request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": not streaming}
-        with end_of_speech_at(6, upstream, ours, **request):
-            theirs = upstream_codes(upstream, **request)
+        request = {"languages": ["auto"], "speakers": ["ryan"]}
+        with end_of_speech_at(6, upstream, ours, non_streaming_mode=not streaming, **request):
+            theirs = upstream_codes(upstream, streaming=streaming, **request)
             assert torch.equal(speak(ours, prompt_of(ours, streaming=streaming)), theirs)
         assert len(theirs) == 6
 
     @pytest.mark.slow
     def test_with_at_least_two_frames(self) -> None:
         upstream, ours = tiny.models("custom_voice")
-        request: dict[str, Any] = {"languages": ["auto"], "speakers": ["ryan"], "non_streaming_mode": True}
+        request = {"languages": ["auto"], "speakers": ["ryan"]}
         prompt = prompt_of(ours, streaming=False)
-        with end_of_speech_at(0, upstream, ours, **request):
-            assert torch.equal(speak(ours, prompt), upstream_codes(upstream, **request))
+        with end_of_speech_at(0, upstream, ours, non_streaming_mode=True, **request):
+            assert torch.equal(speak(ours, prompt), upstream_codes(upstream, streaming=False, **request))
             assert len(speak(ours, prompt, replace(GREEDY, min_frames=0))) == 0
 
 
