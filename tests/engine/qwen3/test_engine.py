@@ -31,7 +31,6 @@ from agent_tts.engine.qwen3.graphs import ChunkInputs, LaunchedStep
 from agent_tts.engine.qwen3.model import Qwen3Model
 from agent_tts.engine.qwen3.runaway import LOOP_FRAMES, LOOP_HELD, SILENT_HELD, TEXT_FRAMES, TEXT_HELD, nominal_frames
 from agent_tts.engine.qwen3.runner import PromptChunk
-from agent_tts.engine.qwen3.served import ServedModel
 from agent_tts.engine.requests import Policy
 from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine.slots import READ_CHARS, READ_S
@@ -80,11 +79,12 @@ RYAN = replace(ANYONE, voice="ryan", language="en")
 
 
 def engine(
-    *folders: Path, slots: int = 2, voices: Path | None = None, **settings: Any
+    *folders: Path, slots: int = 2, voices: Path | None = None, late: tuple[Path, ...] = (), **settings: Any
 ) -> AbstractContextManager[Qwen3Engine]:
-    """An engine on the CPU unless the settings say otherwise, with these checkpoints."""
-    models = tuple(Checkpoint(source=str(folder)) for folder in folders)
-    qwen3 = Qwen3(models=models, **dict[str, Any](device="cpu", max_model_len=256) | settings)
+    """An engine on the CPU unless the settings say otherwise, with these checkpoints; `late` on first use."""
+    models = [Checkpoint(source=str(folder)) for folder in folders]
+    models += [Checkpoint(source=str(folder), load="first_use") for folder in late]
+    qwen3 = Qwen3(models=tuple(models), **dict[str, Any](device="cpu", max_model_len=256) | settings)
     library = Voices(folder=str(voices or Path(*folders[:1]) / "missing"))
     return opened(Qwen3Engine(Settings(slots=slots, qwen3=qwen3, voices=library), slots))
 
@@ -505,12 +505,13 @@ class TestAVoiceThatIsDrawn:
             for codes in frames:
                 before = speech.decode(state.codec, torch.tensor([codes]), run, None)
             assert np.abs(before.numpy() * 32_767 - first.pcm[-1_920:]).max() < 4  # pyrefly: ignore[unbound-name]
+            ids = model.config.im_start_token_id, model.config.im_end_token_id
             prompt = build_prompt(
                 model.config,
                 voice,
-                role=model.tokenizer.role(model.config.im_start_token_id),
+                role=model.tokenizer.role(ids[0]),
                 text=model.tokenizer.encode(pieces[1]),
-                instruct=prompts_instruct(model, options),
+                instruct=model.tokenizer.instruction(options.instructions, *ids) if options.instructions else (),
             )
             assert prompt.prefix == prompts[1].prefix
             tiny.admit(speech.frame, state.frame, 0, prompt, SamplingParams(temperature=0, predictor_temperature=0))
@@ -560,12 +561,6 @@ def recorded(made: Qwen3Engine) -> Iterator[list[Prompt]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "prefill", record)
         yield prompts
-
-
-def prompts_instruct(model: ServedModel, options: CommonOptions) -> tuple[int, ...]:
-    """The tokens of the request's instructions, if it has any."""
-    ids = model.config.im_start_token_id, model.config.im_end_token_id
-    return model.tokenizer.instruction(options.instructions, *ids) if options.instructions else ()
 
 
 def with_clone(folder: Path, transcript: str, frames: int, *, name: str = "bob", value: float = 1.0) -> None:
@@ -1302,17 +1297,10 @@ class TestSeveralModels:
             with engine(folder, slots=4) as alone:
                 assert np.array_equal(speak(alone, "Hello.", options=asked[slot]).pcm, together[slot].pcm)
 
-    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self, tmp_path: Path) -> None:
-        models = (
-            Checkpoint(source=str(tiny.ending("custom_voice"))),
-            Checkpoint(source=str(tiny.ending("voice_design")), load="first_use"),
-        )
-        qwen3 = Qwen3(models=models, device="cpu", max_model_len=256)
-        settings = Settings(qwen3=qwen3, voices=Voices(folder=str(tmp_path / "missing")))
-        late = Qwen3Engine(settings, 2)
+    def test_a_model_can_be_loaded_on_first_use_while_others_speak(self) -> None:
         described = SpeechOptions("design", instructions="Old.", seed=0)
-        spoken = speak_all(late, {0: Script(["Hello."], RYAN), 1: Script(["Hello."], described)})
-        late.close()
+        with engine(tiny.ending("custom_voice"), late=(tiny.ending("voice_design"),)) as made:
+            spoken = speak_all(made, {0: Script(["Hello."], RYAN), 1: Script(["Hello."], described)})
         assert spoken[0].frames
         assert spoken[1].frames
 
