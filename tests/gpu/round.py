@@ -63,11 +63,8 @@ STEPS = (
 
 def run(step: Step, name: str, tree: Path, checkpoint: Path, log: Path) -> tuple[int | None, float]:
     """Exit status (None: it ran past its limit) and seconds of a step in a tree."""
-    command = [
-        sys.executable,
-        "-m",
-        *(str(checkpoint) if word == CHECKPOINT else word for word in step.command.split()),
-    ]
+    words = [str(checkpoint) if word == CHECKPOINT else word for word in step.command.split()]
+    command = [sys.executable, "-m", *words]
     path = os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "220"}
     began = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from agent_tts.messages import Audio, Cancel, StepCommand
 from agent_tts.model.frame import FrameModel
 from agent_tts.model.prompt import NOTHING
 from agent_tts.model.speech import SpeechModel, SpeechState, accelerate
-from agent_tts.options import Sampling, SpeechOptions
 from tests.engine.driver import appended, start_of
 from tests.gpu.test_engine import FRAMES, RYAN, TEXT, engine, folder
 from tests.gpu.test_fused import modules_of
@@ -92,10 +92,8 @@ def apart(mine: Tensor, theirs: Tensor) -> float:
 def test_a_graph_equals_the_step_bit_for_bit(model: SpeechModel, paged: bool, speaking: list[int]) -> None:
     accelerate(model)
     captured, eager = (state_of(model, paged=paged) for _ in range(2))
-    graphs, kernels = (
-        FrameGraphs(model, captured, sizes=(4,)),
-        FrameGraphs(model, eager, sizes=(4,), captured=False),
-    )
+    graphs = FrameGraphs(model, captured, sizes=(4,))
+    kernels = FrameGraphs(model, eager, sizes=(4,), captured=False)
     for parts in BATCHES:
         (mine, found), (theirs, expected) = graphs.step(speaking, parts), kernels.step(speaking, parts)
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
@@ -128,10 +126,8 @@ def test_prompts_computed_together_equal_single_ones_and_leave_other_rows(
     accelerate(model)
     together, alone = state_of(model), state_of(model)
     before = [together.frame.cache.read(row, 1_000) for row in range(ROWS)]
-    batches, singles = (
-        FrameGraphs(model, together, sizes=(4,)),
-        FrameGraphs(model, alone, sizes=(4,), captured=False),
-    )
+    batches = FrameGraphs(model, together, sizes=(4,))
+    singles = FrameGraphs(model, alone, sizes=(4,), captured=False)
     ends: dict[int, int] = dict.fromkeys(range(ROWS), 0)
     for parts in BATCHES:
         _, starts = batches.step(speaking, parts)
@@ -195,11 +191,8 @@ def heard(made: Qwen3Engine, others: dict[int, list[StepCommand]]) -> NDArray[np
 
 
 def test_prompts_of_others_do_not_change_running_audio(folder: Path) -> None:
-    def styled(words: int) -> SpeechOptions:
-        return SpeechOptions("ryan", "en", "slowly " * words, 0, clean=False, sampling=Sampling(temperature=0))
-
     others: dict[int, list[StepCommand]] = {
-        frame: [start_of(slot, styled(words)), *appended(slot, TEXT, last=True)]
+        frame: [start_of(slot, replace(RYAN, instructions="slowly " * words)), *appended(slot, TEXT, last=True)]
         for frame, slot, words in ((2, 1, 4), (5, 2, 30), (9, 3, 120))
     }
     with engine(folder, device="cuda", reproducible=True) as made:

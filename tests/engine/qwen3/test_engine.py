@@ -387,7 +387,6 @@ class TestALiveTextForAReference:
             clock.now += 0.05
         assert made_at is not None
         assert made_at - 100 <= 0.3
-        cloned.step([Cancel(0)], [])
 
     def test_is_spoken_up_to_its_mark_after_a_pause_of_200_ms(self, cloned: Qwen3Engine, clock: Clock) -> None:
         text = "Wait\N{HORIZONTAL ELLIPSIS}"
@@ -398,14 +397,12 @@ class TestALiveTextForAReference:
         clock.now += 0.02
         outputs = self.heard(cloned)
         assert isinstance(outputs[-1], OutOfText)
-        cloned.step([Cancel(0)], [])
         assert pcm_of(outputs) == speak(cloned, text, options=bob()).pcm.tobytes()
 
     def test_half_a_word_waits(self, cloned: Qwen3Engine, clock: Clock) -> None:
         outputs = self.heard(cloned, start_of(0, bob()), *appended(0, "unbeliev"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
-        cloned.step([Cancel(0)], [])
 
     @pytest.mark.usefixtures("whole_model")
     def test_every_piece_is_the_references(self, cloned: Qwen3Engine, clock: Clock, voices: Path) -> None:
@@ -447,7 +444,6 @@ class TestALiveTextForAReference:
         clock.now = row._plays_until - 0.09
         self.heard(cloned, steps=1)
         assert [segment.text for segment in row.feed.segments] == ["Now, here it comes.", "And"]
-        cloned.step([Cancel(0)], [])
 
     @pytest.mark.parametrize("speed", [0.5, 2.0])
     def test_goes_on_by_the_time_that_the_speech_takes_at_its_speed(
@@ -457,7 +453,6 @@ class TestALiveTextForAReference:
         (row,) = cloned._slots.requests()
         assert row.outlet
         assert (row._plays_until - clock.now) * 24_000 == pytest.approx(row.outlet.samples, abs=1_200)
-        cloned.step([Cancel(0)], [])
 
     def test_goes_on_after_a_cut_by_the_time_of_what_is_heard(self, clock: Clock, voices: Path) -> None:
         """Not of the frames that were held back in vain."""
@@ -477,7 +472,6 @@ class TestALiveTextForAReference:
         outputs = self.heard(cloned, start_of(0, options), *appended(0, "Well, fine. Now, let me look at it"))
         clock.now += 1
         assert {type(one) for one in outputs + self.heard(cloned)} == {OutOfText}
-        cloned.step([Cancel(0)], [])
 
 
 class TestAVoiceThatIsDrawn:
@@ -691,7 +685,6 @@ def test_a_transcript_longer_than_its_reference_gives_no_audio_before_text(base:
 def test_a_language_that_another_model_speaks_is_refused(base: Qwen3Engine) -> None:
     options = replace(resolved(base, SpeechOptions(seed=0)), language="sichuan_dialect")
     failed = Spoken(Qwen3Engine.step(base, [start_of(0, options)], []))  # bypasses routing, which refuses it too
-    base.step([Cancel(0)], [])
     assert failed.end.code == "unsupported_language"
 
 
@@ -747,9 +740,7 @@ def test_nothing_of_a_request_is_kept_with_the_pace_of_its_voice(base: Qwen3Engi
     options = resolved(base, SpeechOptions(seed=0, speaker_embedding=vector))
     base.step([start_of(0, options), *appended(0, "Hello.", last=True)], [0])
     (row,) = base._slots.requests()
-    kept = row._voice
-    base.step([Cancel(0)], [])
-    assert isinstance(kept, int)
+    assert isinstance(row._voice, int)
 
 
 def test_cached_prompts_take_a_bounded_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
