@@ -37,6 +37,7 @@ def table(found: Prompt) -> list[tuple[int | None, CodecSide]]:
 
 ROLE = [(1, None), (2, None), (3, None)]
 HEAD = [(PAD, NOTHINK), (PAD, THINK_BOS), (PAD, THINK_EOS), (PAD, RYAN), (BOS, C_PAD)]
+VECTOR_HEAD = [*HEAD[:3], (PAD, VECTOR), HEAD[4]]
 
 
 def test_streaming_starts_with_the_first_token_beside_bos() -> None:
@@ -88,21 +89,12 @@ def test_a_designed_voice_has_no_speaker() -> None:
 
 
 def test_a_cloned_voice_has_its_vector() -> None:
-    assert table(prompt(PromptVoice(VECTOR))) == [
-        *ROLE,
-        *HEAD[:3],
-        (PAD, VECTOR),
-        HEAD[4],
-        (10, C_BOS),
-    ]
+    assert table(prompt(PromptVoice(VECTOR))) == [*ROLE, *VECTOR_HEAD, (10, C_BOS)]
 
 
 def test_an_instruction_comes_first_but_not_for_the_small_model() -> None:
     assert table(prompt(instruct=(7, 8))) == [(7, None), (8, None), *ROLE, *HEAD, (10, C_BOS)]
     assert prompt(instruct=(7, 8), config=tiny.config("custom_voice", tiny.SAME_WIDTH)) == prompt()
-
-
-VECTOR_HEAD = [*HEAD[:3], (PAD, VECTOR), HEAD[4]]
 
 
 def reference(words: int, frames: int) -> PromptVoice:

@@ -74,6 +74,7 @@ pytestmark = pytest.mark.usefixtures("quick_parts")
 TEXT = "Hi world, you? 你好 👋"
 FRAMES = 8
 GREEDY = Sampling(temperature=0)
+THEIR_GREEDY: dict[str, Any] = {"do_sample": False, "subtalker_dosample": False}
 ANYONE = SpeechOptions(seed=0, clean=False, sampling=GREEDY)
 RYAN = replace(ANYONE, voice="ryan", language="en")
 
@@ -137,9 +138,8 @@ def theirs(
     model: Any, method: str, *, text: str = TEXT, mode: TextMode = "live", **request: Any
 ) -> NDArray[np.float32]:
     """Audio of a method of upstream; greedy unless the request says how to sample."""
-    greedy = {"do_sample": False, "subtalker_dosample": False}
     wavs, rate = getattr(model, method)(
-        text=text, non_streaming_mode=mode == "whole", max_new_tokens=FRAMES + 1, **(greedy | request)
+        text=text, non_streaming_mode=mode == "whole", max_new_tokens=FRAMES + 1, **THEIR_GREEDY | request
     )
     assert rate == 24_000
     wav: NDArray[np.float32] = wavs[0]
@@ -239,7 +239,6 @@ def test_every_piece_of_a_long_text_equals_upstream(mode: TextMode) -> None:
     sentences = ["Is that so?", "好的。", "So"]
     model = oracle.load(tiny.ending("custom_voice"))
     request = {"speaker": "ryan", "language": "English", "max_new_tokens": 200, "non_streaming_mode": mode == "whole"}
-    greedy = {"do_sample": False, "subtalker_dosample": False}
     generate = model.model.talker.generate
 
     def to_the_end_of_the_text(*given: Any, **named: Any) -> Any:
@@ -247,7 +246,7 @@ def test_every_piece_of_a_long_text_equals_upstream(mode: TextMode) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model.model.talker, "generate", to_the_end_of_the_text)
-        expected = [model.generate_custom_voice(text=text, **request, **greedy)[0][0] for text in sentences]
+        expected = [model.generate_custom_voice(text=text, **request, **THEIR_GREEDY)[0][0] for text in sentences]
     options = replace(RYAN, text_mode=mode)
     with engine(tiny.ending("custom_voice"), slots=1, piece_s=1) as made:
         found = speak(made, " ".join(sentences), options=options).pcm
@@ -416,18 +415,9 @@ class TestALiveTextForAReference:
         clock.now += 10
         outputs += self.heard(cloned, *appended(0, " at it", last=True))
         assert isinstance(outputs[-1], Finished)
-        expected = []
-        for piece in ("Well, fine.", "Now,", "let me look at it"):
-            wavs, _ = model.generate_voice_clone(
-                text=piece,
-                language="German",
-                voice_clone_prompt=[item],
-                non_streaming_mode=False,
-                do_sample=False,
-                subtalker_dosample=False,
-                max_new_tokens=200,
-            )
-            expected.append(wavs[0])
+        asked = {"language": "German", "voice_clone_prompt": [item], "max_new_tokens": 200, "non_streaming_mode": False}
+        texts = "Well, fine.", "Now,", "let me look at it"
+        expected = [model.generate_voice_clone(text, **asked, **THEIR_GREEDY)[0][0] for text in texts]
         assert_same(floats(pcm_of(outputs)), np.concatenate(expected))
 
     @pytest.mark.usefixtures("whole_model")
