@@ -13,7 +13,7 @@ import pytest
 from agent_tts.bench.node import ProcessStats, children_of, cpu_s, own_node, pin, watched
 from agent_tts.errors import EngineLost, SettingsError
 from agent_tts.system.processes import started
-from tests.support import until
+from tests.support import present, until
 
 pytestmark = pytest.mark.node
 
@@ -68,8 +68,7 @@ async def test_a_node_ends_with_a_benchmark_that_is_killed() -> None:
     benchmark = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", BENCHMARK), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
     )
-    assert benchmark.stdout is not None
-    pids = [int(pid) for pid in (await benchmark.stdout.readline()).split()]
+    pids = [int(pid) for pid in (await present(benchmark.stdout).readline()).split()]
     assert len(pids) == 2
     assert all(map(cpu_s, pids))
     benchmark.kill()
@@ -85,8 +84,7 @@ async def test_a_node_that_fails_to_start_reports_why() -> None:
 
 @PROC
 def test_cpu_time_grows_with_work() -> None:
-    before = cpu_s(os.getpid())
-    assert before is not None
+    before = present(cpu_s(os.getpid()))
     while (now := cpu_s(os.getpid())) is not None and now <= before:
         sum(range(10_000))
     assert now is not None

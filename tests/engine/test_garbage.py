@@ -16,6 +16,7 @@ from agent_tts.engine.loop import EngineLoop
 from agent_tts.messages import Append, Audio, Cancel, Credit, End, Finished, Open
 from agent_tts.options import EngineOptions
 from agent_tts.text.clean import Cleaner
+from tests.support import uncollected
 
 STEP_S = 0.08
 TEXT = "Am 3.5.2024 um 10:30 kamen 25 Leute:\n* `code`, [1], **fett**, $x^2$ und https://example.com/x. Ende"
@@ -42,9 +43,8 @@ def loop() -> Iterator[EngineLoop]:
     """One whose process collects no garbage from its first request on."""
     now = iter(range(1_000_000))
     with closing(create_loop(Settings(engine="tone", slots=1), clock=lambda: STEP_S * next(now))) as loop:
-        gc.disable()
-        yield loop
-        gc.enable()
+        with uncollected():
+            yield loop
 
 
 @pytest.mark.parametrize("cancel", [False, True])

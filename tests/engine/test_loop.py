@@ -15,6 +15,7 @@ from agent_tts.engine.scheduler import Scheduler
 from agent_tts.engine_info import FRAME_BYTES, EngineInfo
 from agent_tts.messages import Audio, EngineEvent, EnginePong, Finished, Open, StepCommand, StepEvent
 from agent_tts.options import EngineOptions
+from tests.support import present, typed
 
 HOST_S = 0.001  # of a step, before its launch
 
@@ -117,8 +118,7 @@ def test_the_stages_of_a_request_are_told_once_before_its_first_audio(*, overlap
     happened = [event for event in drive(loop, device, 1.0) if not isinstance(event, messages.Started)]
     assert [type(event) for event in happened[:3]] == [messages.Stages, *[messages.Audio] * 2]
     assert not any(isinstance(event, messages.Stages) for event in happened[1:])
-    stages = happened[0]
-    assert isinstance(stages, messages.Stages)
+    stages = typed(messages.Stages, happened[0])
     _, *times = astuple(stages)
     assert times == sorted(times)
     assert (stages.id, stages.taken, stages.scheduled) == (1, 0.5, 0.5)
@@ -131,5 +131,4 @@ def test_a_request_that_ends_before_its_audio_has_no_stages_and_leaves_none() ->
     loop.submit(messages.Open(1, EngineOptions(lead_ms=1_000), 0))
     loop.submit(messages.Cancel(1))
     assert [type(event) for event in drive(loop, device, 1.0)] == [messages.Finished]
-    assert loop._stages is not None
-    assert not loop._stages._waiting
+    assert not present(loop._stages)._waiting

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from loguru import logger
 
 from agent_tts.engine.slots import READ_CHARS, Opened, Point, SlotFeed, SlotTable
 from agent_tts.engine_info import FRAME_BYTES
@@ -9,6 +8,7 @@ from agent_tts.errors import UnknownVoice
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, Flush, Flushed, Open, OutOfText
 from agent_tts.options import EngineOptions, NamedVoice
 from agent_tts.text.feed import TextFeed, Unit
+from tests.support import logged
 
 OPEN = Open(9, EngineOptions())
 FLUSH, END = Flush(9, "f"), End(9)
@@ -136,13 +136,9 @@ def test_an_error_ends_its_request_alone_and_is_logged_without_the_text() -> Non
         secret = "the text"
         raise ValueError(secret)
 
-    lines: list[str] = []
-    sink = logger.add(lines.append, diagnose=True)
     failed = Finished(9, "error", code="internal", message="the engine failed on this context")
-    try:
+    with logged(diagnose=True) as lines:
         assert slots.guard(first, fail) == [failed]
-    finally:
-        logger.remove(sink)
     assert "ValueError" in lines[0]
     assert "in fail" in lines[0]
     assert "the text" not in "".join(lines).replace('secret = "the text"', "")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from agent_tts.config.settings import Settings, Tone
 from agent_tts.directives import Pause
@@ -20,6 +19,7 @@ from agent_tts.options import EngineOptions, SpeechOptions
 from agent_tts.voices import OPENAI_VOICES, QWEN_VOICES
 from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_formed, opened, speak, speak_all, start_of
 from tests.examples import examples
+from tests.support import dominant_hz, typed
 
 TEXT = "One two three, four five six seven. And a longer sentence with 日本語 in it!"
 
@@ -43,11 +43,6 @@ def step(engine: ToneEngine, commands: Sequence[StepCommand], run: Collection[in
 
 def kinds(spoken: Spoken) -> list[str]:
     return [kind for kind in spoken.kinds if kind != "Words"]
-
-
-def dominant_hz(pcm: NDArray[np.int16]) -> float:
-    spectrum = np.abs(np.fft.rfft(pcm * np.hanning(len(pcm))))
-    return float(np.argmax(spectrum)) * SAMPLE_RATE / len(pcm)
 
 
 def fault(kind: str) -> EngineOptions:
@@ -138,9 +133,8 @@ def test_each_flush_is_answered_even_without_text(engine: ToneEngine) -> None:
 def test_a_dry_slot_keeps_a_partial_frame_until_more_text_arrives(engine: ToneEngine) -> None:
     options = EngineOptions(clean=False)
     assert step(engine, [start_of(0, options), *appended(0, "a ")], {0}) == [OutOfText(0)]
-    (frame, done) = step(engine, [*appended(0, "", last=True)], {0})
-    assert isinstance(frame, Audio)
-    assert len(frame.payload) == 2 * 60 * 24
+    frame, done = step(engine, [*appended(0, "", last=True)], {0})
+    assert len(typed(Audio, frame).payload) == 2 * 60 * 24
     assert done == Finished(0, "end")
 
 
@@ -179,9 +173,8 @@ def test_a_fault_of_a_slot_fails_that_slot_alone(faulty: ToneEngine, kind: str) 
 
 @pytest.mark.parametrize("kind", ["oom", "nonsense", "raise@x"])
 def test_a_fault_at_the_start_fails_the_request(faulty: ToneEngine, kind: str) -> None:
-    (output,) = step(faulty, [start_of(1, fault(kind)), *appended(1, TEXT)], {1})
-    assert isinstance(output, Finished)
-    assert (output.id, output.code) == (1, "internal")
+    failed = Spoken(step(faulty, [start_of(1, fault(kind)), *appended(1, TEXT)], {1}))
+    assert (len(failed.outputs), failed.end.id, failed.end.code) == (1, 1, "internal")
 
 
 @pytest.mark.parametrize(("kind", "error"), [("crash@2", RuntimeError), ("oom_step@2", MemoryError)])

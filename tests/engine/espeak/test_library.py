@@ -19,6 +19,7 @@ from agent_tts.engine.espeak.workers import (
     Job,
     TooLong,
 )
+from tests.support import present
 
 BY_CODE = {language.code: language for language in reversed(languages())}
 
@@ -27,9 +28,7 @@ pytestmark = pytest.mark.node
 
 
 def speak(espeak: EspeakWorkers, text: str, how: Delivery, *, pause: bool = False, most: int | None = None) -> Clause:
-    clause = espeak.speak(Job(text, how, pause=pause, most=most), time.monotonic() + 30)
-    assert clause is not None
-    return clause
+    return present(espeak.speak(Job(text, how, pause=pause, most=most), time.monotonic() + 30))
 
 
 def say(

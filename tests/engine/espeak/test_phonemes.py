@@ -16,6 +16,7 @@ from agent_tts.engine.espeak.voices import data_path, languages
 from agent_tts.engine.espeak.workers import Clause, Delivery, EspeakWorkers, Job, NoPhonemes, library_path
 from agent_tts.text.chars import SOUND
 from tests.examples import examples
+from tests.support import present
 
 BY_CODE = {language.code: language for language in reversed(languages())}
 
@@ -37,9 +38,7 @@ pytestmark = pytest.mark.node
 
 def speak(espeak: EspeakWorkers, text: str, *ipa: str, code: str = "en-us") -> Clause:
     job = Job(text, Delivery(BY_CODE[code], None), pause=False, ipa=ipa)
-    clause = espeak.speak(job, time.monotonic() + 30)
-    assert clause is not None
-    return clause
+    return present(espeak.speak(job, time.monotonic() + 30))
 
 
 class Library(worker.Library):

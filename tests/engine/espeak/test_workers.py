@@ -25,6 +25,7 @@ from agent_tts.options import EngineOptions
 from tests.cli.process import is_running
 from tests.engine.driver import Script, appended, opened, speak, speak_all, start_of
 from tests.fuzz.espeak import KILLER_LANGUAGES, KILLERS
+from tests.support import present
 
 pytestmark = pytest.mark.node
 
@@ -41,9 +42,7 @@ def espeak() -> Iterator[EspeakWorkers]:
 
 
 def say(espeak: EspeakWorkers, text: str, how: Delivery = ENGLISH) -> Clause:
-    clause = espeak.speak(Job(text, how, pause=True), time.monotonic() + 30)
-    assert clause is not None
-    return clause
+    return present(espeak.speak(Job(text, how, pause=True), time.monotonic() + 30))
 
 
 def pids(espeak: EspeakWorkers) -> list[int]:
@@ -114,8 +113,7 @@ def test_a_worker_that_is_killed_from_outside_costs_no_text_its_place(espeak: Es
         assert espeak.speak(job, time.monotonic() + 0.01) is None
         for pid in stopped:
             os.kill(pid, signal.SIGKILL)
-        clause = espeak.speak(job, time.monotonic() + 30)
-        assert clause is not None
+        clause = present(espeak.speak(job, time.monotonic() + 30))
         assert np.array_equal(clause.samples, before.samples)
     assert espeak.take_faults() == Faults(worker_deaths=8)
 
@@ -181,8 +179,7 @@ print(*[each._process.pid for each in EspeakWorkers()._workers], flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        children = [int(pid) for pid in parent.stdout.readline().split()]
+        children = [int(pid) for pid in present(parent.stdout).readline().split()]
         assert len(children) == 2
         parent.kill()
     wait_until(lambda: not any(map(is_running, children)))

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from agent_tts.bench.statistics import percentile
 from tests.engine.qwen3.simulated import Listener
 from tests.measure import arrivals
+from tests.support import present
 
 
 def _first_ms(asked: Sequence[Listener], percent: float) -> float:
     """First audio of those who were answered, without the ways in and out."""
-    found = percentile([1_000 * one.waited[1] for one in asked if one.waited is not None], percent)
-    assert found is not None
-    return found
+    return present(percentile([1_000 * one.waited[1] for one in asked if one.waited is not None], percent))
 
 
 def _gaps(asked: Sequence[Listener]) -> list[tuple[float, float]]:

@@ -29,6 +29,7 @@ from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, are_comp
 from agent_tts.model.kernels.ahead import Pointer
 from tests.cli.process import invoke
 from tests.engine.qwen3.rehearsed import STEPS
+from tests.support import present
 from tests.without import without
 
 # Compiling processes have a low priority: beside other tests they take minutes.
@@ -290,8 +291,7 @@ def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
             time.sleep(0.01)
         assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # one thread: it can fork
         monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
-        why = compilation.wait(Heard())
-    assert why is not None
+        why = present(compilation.wait(Heard()))
     assert "not all are compiled after" in why
     soon = time.monotonic() + 20  # much less than the compilation takes
     while (left := [worker for worker in workers if lives(worker)]) and time.monotonic() < soon:

@@ -14,6 +14,7 @@ from agent_tts.model.config import SamplingParams
 from agent_tts.model.prompt import PromptVoice, build_prompt
 from agent_tts.model.speech import SpeechModel, SpeechState
 from tests.model import tiny
+from tests.support import present
 
 ROWS = 6
 
@@ -36,9 +37,8 @@ def state(model: SpeechModel) -> SpeechState:
 
 def frame_of(graphs: FrameGraphs, rows: list[int]) -> StepResult:
     launched, ends = graphs.step(rows)
-    assert launched is not None
     assert not ends
-    return launched.result()
+    return present(launched).result()
 
 
 def told(packed: torch.Tensor) -> StepResult:

@@ -19,6 +19,7 @@ from agent_tts.text.directives import ABILITIES, Directives
 from agent_tts.text.tokens import TokenFeed, Tokenizer
 from tests.engine.driver import Piece, add, appended, start_of
 from tests.model import tiny
+from tests.support import uncollected
 
 
 @cache
@@ -294,10 +295,6 @@ def test_pauses_and_flushes_keep_their_order(parts: list[Piece], expected: list[
 def test_a_feed_leaves_nothing_to_the_collector_of_garbage() -> None:
     """See `test_garbage`."""
     segments(["Hello."], clean=True)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         segments(["Hello **there**, ", None, "`code` and [1] $x^2$ of 25 people."], clean=True)
         assert gc.collect() == 0
-    finally:
-        gc.enable()

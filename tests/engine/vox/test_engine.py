@@ -35,6 +35,7 @@ from tests.engine.driver import FLUSH, Script, Spoken, appended, assert_well_for
 from tests.engine.qwen3.test_engine import GREEDY, RYAN, TEXT, bob, pcm_of, with_clone
 from tests.model import tiny
 from tests.node_process import running_process
+from tests.support import typed
 from tests.without import without
 
 ROUNDING = 1e-4  # a step of int16 is 3e-5
@@ -95,9 +96,7 @@ def alone(ryan: VoxEngine) -> Spoken:
 
 
 def model_of(made: VoxEngine) -> VoxModel:
-    model = made._models[0]
-    assert isinstance(model, VoxModel)
-    return model
+    return typed(VoxModel, made._models[0])
 
 
 def sound(spoken: Spoken) -> NDArray[np.float64]:
