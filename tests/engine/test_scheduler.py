@@ -70,6 +70,10 @@ class Bench(Commanded):
         self.commands, self.run = step.commands, step.run
         return step
 
+    def open_each(self, *requests: int, **how: Any) -> None:
+        for request in requests:
+            self.open(request, **how)
+
     def speak(self, able: Collection[int] = range(1_000)) -> list[int]:
         """Step, with a frame for each slot in the step that is `able` to speak; the slots of the step."""
         step = self.plan()
@@ -139,8 +143,7 @@ def test_directives_keep_their_place_in_the_text() -> None:
 
 def test_admission_is_first_in_first_out() -> None:
     bench = Bench(slots=1, queue=3)
-    for request in (1, 2, 3):
-        bench.open(request)
+    bench.open_each(1, 2, 3)
     assert bench.step() == [Started(1, 0)]
     bench.cancel(1)
     bench.now = 0.5
@@ -151,8 +154,7 @@ def test_admission_is_first_in_first_out() -> None:
 
 def test_a_full_queue_refuses_at_once() -> None:
     bench = Bench(slots=1, queue=1)
-    for request in (1, 2, 3):
-        bench.open(request)
+    bench.open_each(1, 2, 3)
     happened = bench.step()
     assert finished(happened) == [(3, "error", "at_capacity")]
     assert happened[0].retry_after_ms  # pyrefly: ignore[missing-attribute]
@@ -416,8 +418,7 @@ def test_requests_with_a_minimal_lead_share_a_step_if_they_are_close() -> None:
 def test_a_request_whose_frames_are_held_back_runs_step_by_step(lead_ms: int) -> None:
     """The row holds 64 frames until it knows whether they are speech; meanwhile the listener hears what is ahead."""
     bench, step_s, held = Bench(slots=2), 0.004, 64
-    for request in (1, 2):
-        bench.open(request, EngineOptions(lead_ms=lead_ms), text="text")
+    bench.open_each(1, 2, options=EngineOptions(lead_ms=lead_ms), text="text")
     bench.go(2.0)
     given = 0
     while given < held:
@@ -456,14 +457,13 @@ class TestNewcomers:
     def bench(self, speaking: int, batch_sizes: tuple[int, ...] = (1, 2, 4)) -> Bench:
         """Requests that have been speaking for a while: all can run and wait for a shared step."""
         bench = Bench(slots=8, batch_sizes=batch_sizes)
-        for request in range(1, speaking + 1):
-            bench.open(request, EngineOptions(lead_ms=5_000), text="text")
+        bench.open_each(*range(1, speaking + 1), options=EngineOptions(lead_ms=5_000), text="text")
         bench.go(1.0)
         bench.now = bench._last_full_step_at + 0.015
         return bench
 
-    def comes(self, bench: Bench, request: int) -> None:
-        bench.open(request, EngineOptions(lead_ms=1_000), bench.now, text="text")
+    def comes(self, bench: Bench, *requests: int) -> None:
+        bench.open_each(*requests, options=EngineOptions(lead_ms=1_000), now=bench.now, text="text")
 
     def test_a_newcomer_runs_at_once_and_alone(self) -> None:
         bench = self.bench(3)
@@ -473,16 +473,14 @@ class TestNewcomers:
 
     def test_requests_that_keep_the_batch_size_run_with_newcomers(self) -> None:
         bench = self.bench(2)
-        for request in (3, 4, 5):
-            self.comes(bench, request)
+        self.comes(bench, 3, 4, 5)
         run = bench.plan().run
         assert run[:3] == [3, 4, 5]
         assert len(run) == 4
 
     def test_without_batch_sizes_every_request_counts_as_more_cost(self) -> None:
         bench = self.bench(2, batch_sizes=())
-        for request in (3, 4, 5):
-            self.comes(bench, request)
+        self.comes(bench, 3, 4, 5)
         assert bench.plan().run == [3, 4, 5]
 
     def test_newcomers_do_not_stop_other_requests(self) -> None:
@@ -499,24 +497,21 @@ class TestNewcomers:
 
     def test_newcomers_come_before_unpaced_requests(self) -> None:
         bench = Bench(slots=8, batch_sizes=(1, 2, 4))
-        for request in (1, 2):
-            bench.open(request, text="text")
+        bench.open_each(1, 2, text="text")
         bench.step(Audio(1, PCM), Audio(2, PCM))
         self.comes(bench, 3)
         assert bench.plan().run == [3, 1, 2]
 
     def test_newcomers_beyond_the_batch_take_turns(self) -> None:
         bench = Bench(slots=8, queue=8, batch_sizes=(1, 2))
-        for request in (1, 2, 3):
-            self.comes(bench, request)
+        self.comes(bench, 1, 2, 3)
         steps = [bench.plan() for _ in range(2)]
         assert steps[0].run == [1, 2]
         assert 3 in steps[1].run
 
     def test_requests_left_out_of_a_full_step_run_in_the_next_one(self) -> None:
         bench = Bench(slots=2, batch_sizes=(1,))
-        for request in (1, 2):
-            self.comes(bench, request)
+        self.comes(bench, 1, 2)
         bench.go(5.0)
         due_at = bench.next_step_at(bench.now)
         assert due_at is not None
@@ -625,8 +620,7 @@ def test_flush_ids_come_back_in_order() -> None:
 
 def test_a_failure_ends_one_request_alone() -> None:
     bench = Bench(slots=2)
-    for request in (1, 2):
-        bench.open(request, text="text")
+    bench.open_each(1, 2, text="text")
     happened = bench.step(Finished(1, "error", code="internal", message="not finite"), Audio(2, PCM))
     assert finished(happened) == [(1, "error", "internal")]
     assert bench.load[0] == 1
@@ -684,8 +678,7 @@ class TestStepsInFlight:
 
 def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
     bench = Bench(slots=3, batch_sizes=(2,))
-    for request in (1, 2, 3):
-        bench.open(request, text="text")
+    bench.open_each(1, 2, 3, text="text")
     assert [sorted(bench.speak()) for _ in range(3)] == [[1, 2], [1, 3], [2, 3]]
 
 
@@ -693,8 +686,7 @@ def test_a_full_step_takes_newcomers_and_the_least_buffered() -> None:
 def test_requests_without_output_do_not_displace_those_that_speak(options: EngineOptions) -> None:
     """Requests whose model is loading, or that wait for cache blocks, give no output when they run."""
     bench, spoke = Bench(slots=4, batch_sizes=(2,)), []
-    for request in (1, 2, 3, 4):
-        bench.open(request, options, 0.0, text="Hello")
+    bench.open_each(1, 2, 3, 4, options=options, text="Hello")
     for _ in range(50):
         for request in {1, 2}.intersection(bench.speak({1, 2})):
             spoke.append(request)
@@ -706,8 +698,7 @@ def test_requests_without_output_do_not_displace_those_that_speak(options: Engin
 
 def test_requests_without_output_are_tried_in_turn() -> None:
     bench = Bench(slots=6, batch_sizes=(2,))
-    for request in range(1, 7):
-        bench.open(request, text="Hello")
+    bench.open_each(*range(1, 7), text="Hello")
     assert sorted(one for _ in range(3) for one in bench.speak(())) == [1, 2, 3, 4, 5, 6]
 
 
