@@ -3,24 +3,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agent_tts.engine.hibari.speech import MAX_PHONEMES, HibariVoice, Sentence, to_alphabet
+from agent_tts.engine.hibari.speech import MAX_PHONEMES, Sentence, to_alphabet
 from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.text.chars import SOUND
 from tests.engine.espeak.test_engine import pitch_hz
+from tests.engine.hibari.test_phrase import heart
 
 WORDS = ("I ", "understand ", "how ", "frustrating ", "that ", "must ", "be, ", "and ", "I ", "will ", "help.")
 
 
 @pytest.fixture(scope="session")
-def heart() -> HibariVoice:
-    voice = HibariVoice("heart")
-    voice.load()
-    return voice
-
-
-@pytest.fixture(scope="session")
-def normal(heart: HibariVoice) -> Sentence:
-    return heart.speak(WORDS, ())
+def normal() -> Sentence:
+    return heart().speak(WORDS, ())
 
 
 def test_durations_of_phonemes_are_those_of_the_sound(normal: Sentence) -> None:
@@ -34,30 +28,30 @@ def test_durations_of_phonemes_are_those_of_the_sound(normal: Sentence) -> None:
     assert normal.words[-1][1] <= len(normal.samples)
 
 
-def test_equal_words_are_equal_samples_and_seeds_differ(heart: HibariVoice, normal: Sentence) -> None:
-    assert np.array_equal(heart.speak(WORDS, ()).samples, normal.samples)
-    assert not np.array_equal(heart.speak(WORDS, (), seed=1).samples, normal.samples)
+def test_equal_words_are_equal_samples_and_seeds_differ(normal: Sentence) -> None:
+    assert np.array_equal(heart().speak(WORDS, ()).samples, normal.samples)
+    assert not np.array_equal(heart().speak(WORDS, (), seed=1).samples, normal.samples)
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 1.5, 2.0, 3.0, 4.0])
-def test_speed_divides_the_length(heart: HibariVoice, normal: Sentence, speed: float) -> None:
-    other = heart.speak(WORDS, (), speed=speed)
+def test_speed_divides_the_length(normal: Sentence, speed: float) -> None:
+    other = heart().speak(WORDS, (), speed=speed)
     ratio = len(normal.samples) / len(other.samples)
     # Phonemes have whole units of 25 ms and at least one, so that twice as fast is 1.8 times.
     assert 0.85 * speed < ratio < 1.1 * speed
     assert other.words[-1][1] <= len(other.samples)
 
 
-def test_pitch_is_higher_without_a_change_of_length(heart: HibariVoice, normal: Sentence) -> None:
-    high = heart.speak(WORDS, (), pitch=1.3)
+def test_pitch_is_higher_without_a_change_of_length(normal: Sentence) -> None:
+    high = heart().speak(WORDS, (), pitch=1.3)
     assert len(high.samples) == len(normal.samples)
     assert high.words == normal.words
     ratio = pitch_hz(high.samples.astype(np.int16)) / pitch_hz(normal.samples.astype(np.int16))
     assert 1.2 < ratio < 1.4
 
 
-def test_phonemes_belong_to_their_words(heart: HibariVoice) -> None:
-    said = heart.phonemes(("It's ", "“quoted” ", "— ", "co-op ", "me@x.com, ", "50% ", "off."))
+def test_phonemes_belong_to_their_words() -> None:
+    said = heart().phonemes(("It's ", "“quoted” ", "— ", "co-op ", "me@x.com, ", "50% ", "off."))
     assert len(said.text) == len(said.words)
     assert sorted(said.words) == list(said.words)
     by_word = [
@@ -68,11 +62,11 @@ def test_phonemes_belong_to_their_words(heart: HibariVoice) -> None:
     assert by_word[4].strip().endswith("kˈɑm,")
 
 
-def test_a_word_in_ipa_is_said_so(heart: HibariVoice) -> None:
-    said = heart.phonemes(("Say ", f"{SOUND} ", "again."), ("təˈmeɪtoʊ",))
+def test_a_word_in_ipa_is_said_so() -> None:
+    said = heart().phonemes(("Say ", f"{SOUND} ", "again."), ("təˈmeɪtoʊ",))
     assert "təˈmAtO" in said.text
     with pytest.raises(ValueError, match="no letter"):
-        heart.phonemes((f"{SOUND}.",), ("ʀyː",))
+        heart().phonemes((f"{SOUND}.",), ("ʀyː",))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +91,6 @@ def test_ipa_in_the_letters_of_the_dictionary(ipa: str, british: bool, letters: 
     assert to_alphabet(ipa, british) == letters
 
 
-def test_too_many_phonemes_are_refused(heart: HibariVoice) -> None:
+def test_too_many_phonemes_are_refused() -> None:
     with pytest.raises(ValueError, match="too many"):
-        heart.speak(("encyclopedias ",) * (MAX_PHONEMES // 10), ())
+        heart().speak(("encyclopedias ",) * (MAX_PHONEMES // 10), ())
