@@ -22,12 +22,13 @@ if sys.platform != "linux":
     pytest.skip("kernels are compiled ahead on Linux", allow_module_level=True)
 
 from agent_tts.bench.checkpoint import SIZES, write_configuration
+from agent_tts.bench.node import children_of
 from agent_tts.cli.compile import sources
 from agent_tts.config.settings import Settings
 from agent_tts.engine.qwen3 import compiling
 from agent_tts.engine.qwen3.compiling import STAMP, Compilation, Steps, are_compiled, begun_ahead
 from agent_tts.model.kernels.ahead import Pointer
-from tests.cli.process import invoke
+from tests.cli.process import invoke, is_running
 from tests.engine.qwen3.rehearsed import STEPS
 from tests.support import present
 from tests.without import without
@@ -101,18 +102,9 @@ def stamps(cache: Path) -> list[Path]:
     return [path for path in cache.glob("agent-tts-*") if path.stat().st_size]
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def begun(before: list[int]) -> list[int]:
     """Children of this process that are not among these, which other tests may have left to end."""
-    return [child for child in children(os.getpid()) if child not in before]
-
-
-def lives(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z"
+    return [child for child in children_of(os.getpid()) if child not in before]
 
 
 @pytest.mark.slow
@@ -133,7 +125,7 @@ def test_one_of_two_engines_compiles_each_kernel_once(compiled: tuple[Heard, Hea
 def test_a_stamp_makes_the_compiling_process_unnecessary(
     steps: Steps, cache: Path, compiled: tuple[Heard, Heard]
 ) -> None:
-    before, heard, others = kernels(cache), Heard(), children(os.getpid())
+    before, heard, others = kernels(cache), Heard(), children_of(os.getpid())
     (stamp,) = stamps(cache)
     with closing(Compilation([steps])) as compilation:
         assert not begun(others)
@@ -163,7 +155,7 @@ def test_other_steps_have_another_stamp(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     steps.stamp.write_text("all are compiled")
-    others = children(os.getpid())
+    others = children_of(os.getpid())
     with closing(Compilation([steps])):
         assert are_compiled([steps])
     assert not begun(others)
@@ -232,7 +224,7 @@ def test_a_process_begun_ahead_gets_the_first_steps_and_ends_without_any(
     shutil.copytree(cache, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{STAMP}*"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compiling, "NVIDIA", tmp_path)
-    others = children(os.getpid())
+    others = children_of(os.getpid())
     with begun_ahead():
         (process,) = begun(others)
         with closing(Compilation([steps])) as compilation:
@@ -284,17 +276,17 @@ def test_a_compilation_beyond_its_deadline_is_ended_with_its_workers(
     steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    others = children(os.getpid())
+    others = children_of(os.getpid())
     with closing(Compilation([steps])) as compilation:
         (process,) = begun(others)
-        while not (workers := children(process)):
+        while not (workers := children_of(process)):
             time.sleep(0.01)
         assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # one thread: it can fork
         monkeypatch.setattr(compilation, "_deadline", time.monotonic() + 0.1)
         why = present(compilation.wait(Heard()))
     assert "not all are compiled after" in why
     soon = time.monotonic() + 20  # much less than the compilation takes
-    while (left := [worker for worker in workers if lives(worker)]) and time.monotonic() < soon:
+    while (left := [worker for worker in workers if is_running(worker)]) and time.monotonic() < soon:
         time.sleep(0.01)
     assert not left
     assert not stamps(tmp_path)
