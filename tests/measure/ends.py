@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -135,11 +135,9 @@ def opened(checkpoint: Path, craft: Callable[[Path], None], device: str, slots: 
         shutil.copytree(checkpoint, copy)
         craft(copy)
         qwen3 = Qwen3(models=(Checkpoint(source=str(copy)),), device=device)
-        engine = Qwen3Engine(Settings(qwen3=qwen3, voices=Voices(folder=str(Path(folder) / "voices"))), slots)
-        try:
+        settings = Settings(qwen3=qwen3, voices=Voices(folder=str(Path(folder) / "voices")))
+        with closing(Qwen3Engine(settings, slots)) as engine:
             yield engine
-        finally:
-            engine.close()
 
 
 def say_where(tool: str, checkpoint: Path, slots: int, device: str) -> None:

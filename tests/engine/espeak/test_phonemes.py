@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import time
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
@@ -61,14 +61,12 @@ class Library(worker.Library):
 def test_phonemes_sound_like_their_ipa(code: str) -> None:
     """The IPA of words, which espeak-ng itself tells, comes back from the phonemes that are chosen for it."""
     library = Library(code)
-    try:
+    with closing(library._voice_file):
         for word in WORDS[code].split():
             ipa = library.read(word)
             found = worker.phonemes(ipa, library.table, library.say)
             assert found is not None, (word, ipa)
             assert library.say(found) == ipa, word
-    finally:
-        library._voice_file.close()
 
 
 @pytest.mark.parametrize(
@@ -124,6 +122,6 @@ def test_words_in_ipa_change_no_later_audio(espeak: EspeakWorkers) -> None:
 @example(["aɪ" * 16] * 16)
 @examples(25)
 def test_no_ipa_ends_the_library(espeak: EspeakWorkers, ipa: list[str]) -> None:
-    with contextlib.suppress(NoPhonemes):
+    with suppress(NoPhonemes):
         speak(espeak, " ".join([SOUND] * len(ipa)), *ipa)
     assert espeak.take_faults() == (0, 0)

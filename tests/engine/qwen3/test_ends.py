@@ -79,10 +79,7 @@ def plain(ryan: Qwen3Engine) -> list[NDArray[np.float64]]:
 class TestEveryPieceIsHeardToItsLastSample:
     @pytest.fixture(params=[pytest.param(False, id=""), pytest.param(True, id="overlapped", marks=pytest.mark.slow)])
     def made(self, ryan: Qwen3Engine, request: pytest.FixtureRequest) -> Iterator[Qwen3Engine]:
-        if request.param:
-            with overlapped(ryan):
-                yield ryan
-        else:
+        with overlapped(ryan, request.param):
             yield ryan
 
     @pytest.mark.usefixtures("whole_model")

@@ -15,6 +15,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -952,14 +953,9 @@ def test_a_step_reads_texts_for_a_limited_time_and_all_rows_in_turn(monkeypatch:
         assert max(left) - min(left) <= READ_CHARS
 
 
-@contextmanager
-def overlapped(made: Qwen3Engine) -> Iterator[Qwen3Engine]:
+def overlapped(made: Qwen3Engine, overlaps: bool = True) -> AbstractContextManager[object]:
     """As on a GPU: a step returns the outputs of the step before it."""
-    made._overlaps = True
-    try:
-        yield made
-    finally:
-        made._overlaps = False
+    return mock.patch.object(made, "_overlaps", overlaps)
 
 
 class TestOverlappedSteps:
