@@ -16,12 +16,6 @@ def ran(timer: StepTimer, begin: float, end: float, *, waited: bool = True, kind
     timer.done(end, waited=waited)
 
 
-def test_an_unknown_kind_of_step_is_not_waited_for() -> None:
-    timer = StepTimer()
-    timer.launched(8, 1.0, 0.0)
-    assert timer.wait_s(1.0) == 0
-
-
 def test_a_step_is_estimated_by_the_last_of_its_kind() -> None:
     timer = StepTimer()
     ran(timer, 1.0, 1.010)
@@ -44,12 +38,21 @@ def test_a_queued_step_begins_when_the_one_before_it_ends() -> None:
     assert timer.wait_s(3.0) == pytest.approx(0.008 - WAKE_S)
 
 
-def test_an_estimate_shrinks_while_steps_end_earlier() -> None:
+@pytest.mark.parametrize(
+    ("before", "wait_s"),
+    [
+        pytest.param([], 0, id="it is the first of its kind"),
+        pytest.param([(1.0, 1.010, True), (2.0, 2.010, False)], 0.010 * SHRINK - WAKE_S, id="steps end earlier"),
+        # Such as another program that uses the GPU once.
+        pytest.param([(1.0, 1.010, True), (2.0, 2.5, True)], 0.010 * GROW - WAKE_S, id="one was slow"),
+    ],
+)
+def test_an_estimate_follows_the_steps_before(before: list[tuple[float, float, bool]], wait_s: float) -> None:
     timer = StepTimer()
-    ran(timer, 1.0, 1.010)
-    ran(timer, 2.0, 2.010, waited=False)
+    for begin, end, waited in before:
+        ran(timer, begin, end, waited=waited)
     timer.launched(8, 3.0, 0.0)
-    assert timer.wait_s(3.0) == pytest.approx(0.010 * SHRINK - WAKE_S)
+    assert timer.wait_s(3.0) == pytest.approx(wait_s)
 
 
 def test_the_wait_leaves_the_host_time_for_its_work() -> None:
@@ -59,15 +62,6 @@ def test_the_wait_leaves_the_host_time_for_its_work() -> None:
         timer.done(begin + 0.010, waited=True)
     timer.launched(8, 200.0, 0.002)
     assert timer.wait_s(200.0) == pytest.approx(0.010 - 0.002 - WAKE_S, abs=1e-4)
-
-
-def test_one_slow_step_barely_changes_the_estimate() -> None:
-    """Such as another program that uses the GPU once."""
-    timer = StepTimer()
-    ran(timer, 1.0, 1.010)
-    ran(timer, 2.0, 2.5)
-    timer.launched(8, 3.0, 0.0)
-    assert timer.wait_s(3.0) == pytest.approx(0.010 * GROW - WAKE_S)
 
 
 def test_a_timed_step_that_was_queued_is_computed_behind_the_one_before_it() -> None:
