@@ -41,8 +41,7 @@ def at_rate(node: Node, ids: Ids, rate: float, begin: float, end: float, word_s:
     """Callers at random times, so many a second."""
     draw, texts, when, asked = random.Random(0), pieces(), begin, []
     while (when := when + draw.expovariate(rate)) < end:
-        node.ask(number := next(ids), when, next(texts), word_s)
-        asked.append(node.listeners[number])
+        asked.append(node.ask(next(ids), when, next(texts), word_s))
     return asked
 
 
@@ -51,8 +50,7 @@ def callers(node: Node, ids: Ids, count: int, ramp_s: float) -> list[Listener]:
     texts, asked = pieces(), []
 
     def ask(when: float) -> None:
-        node.ask(number := next(ids), when, next(texts), WORD_S)
-        asked.append(node.listeners[number])
+        asked.append(node.ask(next(ids), when, next(texts), WORD_S))
 
     for number in range(count):
         ask(number * ramp_s / count)
@@ -62,11 +60,9 @@ def callers(node: Node, ids: Ids, count: int, ramp_s: float) -> list[Listener]:
 
 def burst(node: Node, ids: Ids, count: int, begin: float) -> list[Listener]:
     """So many new callers within a second, at random times."""
-    draw, texts, asked = random.Random(1), pieces(), []
-    for when in sorted(begin + draw.random() for _ in range(count)):
-        node.ask(number := next(ids), when, next(texts), WORD_S)
-        asked.append(node.listeners[number])
-    return asked
+    draw, texts = random.Random(1), pieces()
+    times = sorted(begin + draw.random() for _ in range(count))
+    return [node.ask(next(ids), when, next(texts), WORD_S) for when in times]
 
 
 def beside(node: Node, ids: Ids, count: int, ramp_s: float = 1.0) -> list[Listener]:
@@ -75,8 +71,7 @@ def beside(node: Node, ids: Ids, count: int, ramp_s: float = 1.0) -> list[Listen
 
     def ask(when: float) -> None:
         mine.add(number := next(ids))
-        node.ask(number, when, ["".join(next(texts))], 0.0, BULK)
-        asked.append(node.listeners[number])
+        asked.append(node.ask(number, when, ["".join(next(texts))], 0.0, BULK))
 
     for number in range(count):
         ask(ramp_s * number / count)

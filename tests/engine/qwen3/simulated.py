@@ -194,10 +194,11 @@ class Node:
 
     def ask(
         self, request_id: int, when: float, pieces: Sequence[str], every_s: float, options: EngineOptions = VOICE
-    ) -> None:
+    ) -> Listener:
         """Open a request; its text comes from 10 ms later on."""
-        self.listeners[request_id] = Listener(when, options)
+        listener = self.listeners[request_id] = Listener(when, options)
         self.at(when, messages.Open(request_id, options, request_id))
         for number, piece in enumerate(pieces):
             self.at(when + 0.010 + number * every_s, messages.Append(request_id, piece))
         self.at(when + 0.010 + len(pieces) * every_s, messages.End(request_id))
+        return listener
