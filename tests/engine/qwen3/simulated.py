@@ -68,7 +68,6 @@ class Device:
     """Stands in for the graphs of a GPU: steps take their time, and compute nothing."""
 
     prefill_budget = PrefillBudget(128, cut=True)
-    wanted: Sequence[Any] = ()
 
     def __init__(self, clock: Clock, hidden_size: int) -> None:
         self._clock = clock
@@ -95,9 +94,7 @@ class Device:
 class Listener:
     """Who hears a request: a player that starts at its first frame."""
 
-    def __init__(self, asked_at: float, options: EngineOptions) -> None:
-        self.asked_at = asked_at
-        self.options = options
+    def __init__(self) -> None:
         # Steps of the node when its text was taken; None before.
         self.steps: int | None = None
         self.first_text_at = 0.0
@@ -196,7 +193,7 @@ class Node:
         self, request_id: int, when: float, pieces: Sequence[str], every_s: float, options: EngineOptions = VOICE
     ) -> Listener:
         """Open a request; its text comes from 10 ms later on."""
-        listener = self.listeners[request_id] = Listener(when, options)
+        listener = self.listeners[request_id] = Listener()
         self.at(when, messages.Open(request_id, options, request_id))
         for number, piece in enumerate(pieces):
             self.at(when + 0.010 + number * every_s, messages.Append(request_id, piece))
