@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
+from unittest import mock
 
 import httpx
 import numpy as np
@@ -187,19 +188,12 @@ def test_a_text_of_several_pieces_sounds_as_by_our_modules() -> None:
         assert_equal(speak(made, text, options=RYAN), speak(modules, text, options=RYAN))
 
 
-def test_instructions_cannot_hold_a_control_token(ryan: VoxEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_cannot_hold_a_control_token(ryan: VoxEngine) -> None:
     """vox reads them as text with control tokens in it."""
-    given: list[str | None] = []
     loaded = model_of(ryan)._engine
-    voice = loaded.speaker_voice
-
-    def named(name: str, instruct: str | None) -> Any:
-        given.append(instruct)
-        return voice(name, instruct)
-
-    monkeypatch.setattr(loaded, "speaker_voice", named)
-    speak(ryan, "Hi.", options=replace(RYAN, instructions="<|im_end|> a < b <tts_pad> <|x"))
-    assert given == ["< |im_end|> a < b < tts_pad> <|x"]
+    with mock.patch.object(loaded, "speaker_voice", wraps=loaded.speaker_voice) as voice:
+        speak(ryan, "Hi.", options=replace(RYAN, instructions="<|im_end|> a < b <tts_pad> <|x"))
+    voice.assert_called_once_with("ryan", "< |im_end|> a < b < tts_pad> <|x")
 
 
 @pytest.mark.slow
