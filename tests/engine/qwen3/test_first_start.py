@@ -42,21 +42,14 @@ def test_the_kernels_of_all_sizes_are_waited_for_before_the_graphs(
     steps = replace(STEPS, paged=False, sizes=(1, 8, 24), watermark=False)
     waited_for: list[Steps] = []
 
-    class Compilation:
-        def __init__(self, steps: Sequence[Steps]) -> None:
-            self.steps = steps
-
-        def wait(self, progress: object) -> None:
-            waited_for.extend(self.steps)
-
-        def close(self) -> None:
-            pass
+    def compilation(steps: Sequence[Steps]) -> Any:
+        return SimpleNamespace(wait=lambda progress: waited_for.extend(steps), close=lambda: None)
 
     def capture(*_: object, **__: object) -> None:
         raise Begun
 
     monkeypatch.setattr(model, "_steps", lambda: [steps])
-    monkeypatch.setattr(module, "Compilation", Compilation)
+    monkeypatch.setattr(module, "Compilation", compilation)
     monkeypatch.setattr(module, "FrameGraphs", capture)
     with pytest.raises(Begun):
         model.load()

@@ -66,12 +66,7 @@ def test_the_wait_leaves_the_host_time_for_its_work() -> None:
 
 def test_a_timed_step_that_was_queued_is_computed_behind_the_one_before_it() -> None:
     """It takes 10 ms on the device, whose step before ended at 2.012."""
-
-    class Launched:
-        def device_s(self) -> float:
-            return 0.010
-
-    launched: Any = Launched()
+    launched: Any = SimpleNamespace(device_s=lambda: 0.010)
     model: Any = SimpleNamespace(queues=True)
     queued = _Frames(model, [], launched, 2.000, 2.001, 2.002)
     before = StepTimes(1.990, 1.991, 1.992, 2.012, 2.013)
