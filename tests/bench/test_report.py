@@ -9,6 +9,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -141,10 +142,7 @@ def test_the_device_is_described() -> None:
 
 
 def test_packages_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(report, "version", missing)
+    monkeypatch.setattr(report, "version", mock.Mock(side_effect=PackageNotFoundError))
     assert device()["versions"] == {"agent-tts": __version__}
 
 

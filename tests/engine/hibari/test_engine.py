@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -199,10 +200,7 @@ def test_numbers_and_signs_are_read_as_a_person_would_without_normalize(
 
 
 def test_a_failing_sentence_is_spoken_by_espeak(engine: HibariEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise IndexError
-
-    monkeypatch.setattr(HibariVoice, "speak", fails)
+    monkeypatch.setattr(HibariVoice, "speak", mock.Mock(side_effect=IndexError))
     spoken = speak(engine, TEXT)
     assert spoken.kinds[-1] == "end"
     assert said(TEXT, spoken.words)[:3] == ["I", "understand", "how"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -45,12 +46,9 @@ def test_the_kernels_of_all_sizes_are_waited_for_before_the_graphs(
     def compilation(steps: Sequence[Steps]) -> Any:
         return SimpleNamespace(wait=lambda progress: waited_for.extend(steps), close=lambda: None)
 
-    def capture(*_: object, **__: object) -> None:
-        raise Begun
-
     monkeypatch.setattr(model, "_steps", lambda: [steps])
     monkeypatch.setattr(module, "Compilation", compilation)
-    monkeypatch.setattr(module, "FrameGraphs", capture)
+    monkeypatch.setattr(module, "FrameGraphs", mock.Mock(side_effect=Begun))
     with pytest.raises(Begun):
         model.load()
     assert waited_for == [steps]
