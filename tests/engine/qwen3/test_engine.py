@@ -1135,14 +1135,13 @@ class TestSharedCache:
     """With little memory, slots share blocks of the cache."""
 
     @contextmanager
-    def sharing(self, blocks: int, folder: Path, **settings: Any) -> Iterator[Qwen3Engine]:
+    def sharing(self, blocks: int, **settings: Any) -> Iterator[Qwen3Engine]:
         """An engine whose memory is limited to a number of blocks."""
-        with engine(folder, slots=4) as plenty:
-            needs = cast(Qwen3Model, plenty._models[0]).needs
-            left = (blocks + 0.5) * BLOCK_SIZE * needs.position
-            free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Device, "memory", lambda self: (free, free))
+        folder = tiny.ending("custom_voice")
+        needs = Qwen3Model(folder, "needs", Qwen3(device="cpu", max_model_len=256), torch.device("cpu"), 4).needs
+        left = (blocks + 0.5) * BLOCK_SIZE * needs.position
+        free = math.ceil((needs.fixed(4) + left) / Qwen3().memory)
+        with mock.patch.object(Device, "memory", return_value=(free, free)):
             with engine(folder, slots=4, **settings) as shared:
                 yield shared
 
@@ -1150,7 +1149,7 @@ class TestSharedCache:
         scripts = {slot: Script(["Hi."], replace(RYAN, voice=voice)) for slot, voice in enumerate(("ryan", "sohee"))}
         with engine(tiny.ending("custom_voice"), slots=4) as plenty:
             expected = {slot: speak(plenty, "Hi.", options=one.options, slot=slot) for slot, one in scripts.items()}
-        with self.sharing(20, tiny.ending("custom_voice")) as shared:
+        with self.sharing(20) as shared:
             assert cast(Qwen3Model, shared._models[0]).blocks == 20
             for _ in range(3):  # blocks move between rows
                 for slot, spoken in speak_all(shared, scripts).items():
@@ -1158,7 +1157,7 @@ class TestSharedCache:
 
     def test_a_row_waiting_for_blocks_does_not_stop_others(self) -> None:
         """Four slots share a cache for two, and a step takes two of them (on a GPU: 256 of 512)."""
-        with self.sharing(5, tiny.ending("custom_voice"), max_model_len=64) as shared:
+        with self.sharing(5, max_model_len=64) as shared:
             loop = EngineLoop(shared, Scheduler(Policy(slots=4, queue=4, batch_sizes=(2,), window_frames=1_000)))
             for stream in range(1, 5):
                 for command in (start_of(stream, RYAN), *appended(stream, "Hi.", last=True)):
@@ -1167,7 +1166,7 @@ class TestSharedCache:
         assert sorted(over) == [1, 2, 3, 4]
 
     def test_a_request_waits_for_blocks_and_gets_released_ones(self) -> None:
-        with self.sharing(16, tiny.ending("custom_voice")) as shared:
+        with self.sharing(16) as shared:
             shared.step([start_of(0, RYAN), *appended(0, TEXT)], [0])
             assert any(isinstance(one, Audio) for one in shared.step([], [0]))
             for _ in range(3):
