@@ -244,12 +244,11 @@ def recognise(one: CallStep, recogniser: Recogniser) -> None:
 def figures(done: Sequence[CallStep]) -> dict[str, float | None]:
     """Those of `Thresholds`; None where nothing was measured."""
     spoken = [one for one in done if one.step.expected != "nothing" and len(one.step.parts) == 1]
-    answered = [ms for one in spoken if (ms := one.answer_ms) is not None]
-    silences = [ms for one in done if (ms := one.silence_ms) is not None]
+    answered = [one.answer_ms for one in spoken]
     found: dict[str, float | None] = {
         "answer_ms_p50": percentile(answered, 50),
         "answer_ms_p95": percentile(answered, 95),
-        "silence_ms_p95": percentile(silences, 95),
+        "silence_ms_p95": percentile([one.silence_ms for one in done], 95),
     }
     for name, expected, wrong in (
         ("false_interruptions", "nothing", ("interruption", "silenced")),

@@ -14,14 +14,7 @@ from typing import Any
 
 from agent_tts.bench import scenario as scenarios
 from agent_tts.bench.node import MeasuredNode, NodeStats, NodeWatch, lag_ms, processes_of, slope, watched
-from agent_tts.bench.runner import (
-    ScenarioResult,
-    first_audio_ms,
-    measure,
-    prepared,
-    session_figures,
-    start_time,
-)
+from agent_tts.bench.runner import ScenarioResult, measure, prepared, session_figures, start_time
 from agent_tts.bench.scenario import CallSample, Scenario
 from agent_tts.bench.statistics import background, percentile, percentiles
 from agent_tts.config.settings import Timeouts
@@ -97,7 +90,7 @@ async def storm(node: MeasuredNode) -> Outcome:
     stayed_s = [round(sample.stay_s, 3) for sample in connected if sample.ends and sample.stay_s is not None]
     probe_ms = [1_000 * sample.stay_s for sample in probed.samples if sample.stay_s is not None]
     rss = [look.front.rss_mib for look in watch.looks]
-    now, then = (percentile(first_audio_ms(some.samples), 95) for some in (result, calm))
+    now, then = (percentile([call.ttfa_ms for call in some.samples], 95) for some in (result, calm))
     later_ms = None if now is None or then is None else round(now - then, 1)
     figures = {
         "load": "storm",
@@ -161,7 +154,9 @@ def soak_outcome(result: ScenarioResult, watch: NodeWatch, before: NodeStats, af
         "front_rss_mib": {"first": before.front.rss_mib, "last": after.front.rss_mib},
         "front_mib_per_1000": growth,
         "engine_rss_mib": {"least": min(engine_rss, default=None), "most": max(engine_rss, default=None)},
-        "ttfa_p95_ms": {name: percentiles(first_audio_ms(some), 95)["p95"] for name, some in quarters.items()},
+        "ttfa_p95_ms": {
+            name: percentiles([call.ttfa_ms for call in some], 95)["p95"] for name, some in quarters.items()
+        },
         "looks": [_short(look, looks[0].at) for look in looks[:: max(1, len(looks) // 200)]],
     }
     failed = sum(sample.error not in (None, LOST) for sample in samples)

@@ -96,12 +96,12 @@ class Plot:
         self.axes.grid(alpha=0.3)
 
     def times(
-        self, title: str, runs: Sequence[tuple[str, Sequence[float]]], label: str = "time to first audio, ms"
+        self, title: str, runs: Sequence[tuple[str, Sequence[float | None]]], label: str = "time to first audio, ms"
     ) -> None:
-        """Cumulative distributions of times in ms, a line for each."""
+        """Cumulative distributions of times in ms, a line for each that has some; None is no time."""
         for name, times_ms in runs:
-            if times_ms:
-                self.axes.ecdf(times_ms, label=name)
+            if known := [ms for ms in times_ms if ms is not None]:
+                self.axes.ecdf(known, label=name)
         self.axes.set(title=title, xlabel=label, ylabel="share", ylim=(0, 1))
         self.axes.set_xscale("log")
         self.axes.xaxis.set_major_formatter("{x:g}")

@@ -149,8 +149,8 @@ def call_figures(
     spans = [(call.begin, call.ended_at) for call in everything if call.ended_at is not None]
     return {
         "errors": dict(Counter(call.error for call in calls if call.error is not None)),
-        "ttfa_ms": percentiles(first_audio_ms(calls), 50, 95, 99, 100),
-        "audible_ms": percentiles([ms for call in calls if (ms := call.audible_ms) is not None], 50, 95),
+        "ttfa_ms": percentiles([call.ttfa_ms for call in calls], 50, 95, 99, 100),
+        "audible_ms": percentiles([call.audible_ms for call in calls], 50, 95),
         "underruns": sum(bool(call.gaps) for call in good),
         "underrun_s": round(sum(seconds for call in good for _, seconds in call.gaps), 3),
         "peak_in_flight": most_at_once(spans, begin, end),
@@ -162,11 +162,6 @@ def measured_calls(result: ScenarioResult) -> list[CallSample]:
     """Calls that were to begin during the measurement."""
     begin, end = result.window
     return [sample for sample in result.samples if begin <= sample.begin < end]
-
-
-def first_audio_ms(calls: Sequence[CallSample]) -> list[float]:
-    """Every time to first audio of some calls."""
-    return [ms for call in calls if (ms := call.ttfa_ms) is not None]
 
 
 def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any]:
@@ -190,7 +185,7 @@ def request_figures(scenario: Scenario, result: ScenarioResult) -> dict[str, Any
         "callers_with_gaps": len({caller for caller, _ in gaps}),
         "longest_gap_ms": round(max((ms for _, ms in gaps), default=0.0), 1),
         # The chunk counts that came last before its play time.
-        "margin_ms": percentiles([ms for call in good if (ms := call.least_margin_ms) is not None], 50, 1, 0, digits=1),
+        "margin_ms": percentiles([call.least_margin_ms for call in good], 50, 1, 0, digits=1),
         "audio_s_per_s": audio_s_per_s,
         "frames_per_s": round(audio_s_per_s * 1_000 / FRAME_MS),
         "request_audio_s": percentiles([call.audio_s for call in good], 0, 50, 100),
@@ -259,11 +254,10 @@ def rtc_figures(result: ScenarioResult) -> dict[str, Any]:
 def session_figures(samples: Sequence[CallSample]) -> dict[str, Any]:
     """`bench load` and `bench soak`: of all sessions."""
     begin, end = (pick((sample.begin for sample in samples), default=0.0) for pick in (min, max))
-    late_ms = [ms for sample in samples if (ms := sample.late_p99_ms) is not None]
     return {
         "visits": len(samples),
         **call_figures(samples, samples, begin, end),
         "not_one_end": sum(not sample.ended_once for sample in samples),
         "lost_packets": sum(sample.lost for sample in samples),
-        "late_ms": percentiles(late_ms, 50, 100),
+        "late_ms": percentiles([sample.late_p99_ms for sample in samples], 50, 100),
     }

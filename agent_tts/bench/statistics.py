@@ -16,17 +16,16 @@ from typing import Any, TypeVar
 Server = TypeVar("Server", bound=socketserver.BaseServer)
 
 
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The smallest value that `percent` of all do not exceed (nearest rank); None of nothing."""
-    if not values:
-        return None
-    rank = max(1, math.ceil(len(values) * percent / 100))
-    return sorted(values)[rank - 1]
+def percentile(values: Iterable[float | None], percent: float) -> float | None:
+    """The smallest value that `percent` of those that are not None do not exceed (nearest rank); None of nothing."""
+    known = sorted(value for value in values if value is not None)
+    rank = max(1, math.ceil(len(known) * percent / 100))
+    return known[rank - 1] if known else None
 
 
-def percentiles(values: Sequence[float], *percents: float, digits: int = 2) -> dict[str, float | None]:
-    """Percentiles by name: `p50`, `p99`."""
-    ordered = sorted(values)
+def percentiles(values: Iterable[float | None], *percents: float, digits: int = 2) -> dict[str, float | None]:
+    """Percentiles by name, `p50`, `p99`, as `percentile` has them."""
+    ordered = sorted(value for value in values if value is not None)
     found = {f"p{percent:g}": percentile(ordered, percent) for percent in percents}
     return {name: None if value is None else round(value, digits) for name, value in found.items()}
 

@@ -55,9 +55,8 @@ def agent(options: AgentOptions) -> int:
     if lag_ms["p99"] is not None and lag_ms["p99"] > CLIENT_LATE_MS:
         print(f"NO FIGURES OF THE AGENT: the callers were the limit: {lag_ms['p99']} ms late at p99")
     written = {**found, "client_lag_ms": lag_ms, "steps": [one.document() for one in done]}
-    times = {"to the answer": [one.answer_ms for one in done], "to silence": [one.silence_ms for one in done]}
-    drawn = [(name, [float(ms) for ms in some if ms is not None]) for name, some in times.items()]
-    options.outputs.write("agent", about, [written], lambda plot: plot.times("Turns of calls", drawn, "time, ms"))
+    times = [("to the answer", [one.answer_ms for one in done]), ("to silence", [one.silence_ms for one in done])]
+    options.outputs.write("agent", about, [written], lambda plot: plot.times("Turns of calls", times, "time, ms"))
     return int(any(not promise.kept for promise in promises.values()))
 
 

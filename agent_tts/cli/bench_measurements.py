@@ -26,7 +26,6 @@ from agent_tts.bench.load import Outcome
 from agent_tts.bench.node import MeasuredNode, own_node, pin
 from agent_tts.bench.runner import (
     ScenarioResult,
-    first_audio_ms,
     is_clean,
     measure,
     measured_calls,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # What a node tells of itself, figures of runs, and every time to first audio of each load, ms.
-Told = tuple[dict[str, Any], list[dict[str, Any]], list[tuple[str, list[float]]]]
+Told = tuple[dict[str, Any], list[dict[str, Any]], list[tuple[str, list[float | None]]]]
 
 # What `bench frame` has in 8 bits: weights, cache.
 FP8 = {"nothing": (False, False), "cache": (False, True), "weights": (True, False), "both": (True, True)}
@@ -252,7 +251,7 @@ def told(options: Any, wanted: Sequence[Scenario], settings: Mapping[str, object
     title = f"{info['engine']}, {info['model']}: time to first audio and gaps in ms, {about}"
     print_runs(title, columns, runs, "{load}")
     print_memory(info)
-    return info, runs, [(one.name, first_audio_ms(measured_calls(result))) for one, result in found]
+    return info, runs, [(one.name, [call.ttfa_ms for call in measured_calls(result)]) for one, result in found]
 
 
 def print_runs(title: str, columns: Sequence[tuple[str, str]], runs: Sequence[dict[str, Any]], name: str) -> None:
