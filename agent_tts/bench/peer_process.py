@@ -1,15 +1,17 @@
 """Another engine in a process of its own: `python -m agent_tts.bench.peer_process`, see `workers`.
 
 Its job says which engine, on which checkpoint, and what it is to say how often; it is ready once the model is loaded;
-its answer is a list of how long each request took, and the GPU memory that is taken.
+its answer has a sample of each request, and the GPU memory that is taken.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -21,11 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from agent_tts.bench.checkpoint import ICL, SyntheticClone
+from agent_tts.bench.scenario import CallListener, CallSample
 from agent_tts.bench.workers import ready, work
-from agent_tts.engine_info import SAMPLE_RATE
 from agent_tts.errors import Unsupported
 from agent_tts.model.config import ModelConfig
-from agent_tts.sound.silence import audible_at
 
 MIB = 1 << 20
 # Packages for the 25 Hz tokenizer, which no model here uses: they may be absent, or fail with another build of torch.
@@ -86,21 +87,15 @@ def _voice(job: dict[str, Any], config: ModelConfig, package: Any) -> dict[str, 
     return {"voice_clone_prompt": [item]}
 
 
-def timed(speak: Speak) -> dict[str, float | None]:
-    """One request: seconds to its first chunk, to its first audible 10 ms and to its end, and samples of audio.
-
-    The audible time is that of a player which begins with the first chunk; None if nothing is audible.
-    """
-    begin = time.monotonic()
-    came = [(time.monotonic() - begin, chunk) for chunk in speak()]
-    whole_s = time.monotonic() - begin
-    first_s, samples, audible_s = (came[0][0] if came else 0.0), 0, None
-    for at_s, chunk in came:
-        pcm = np.rint(32_767 * np.clip(chunk, -1, 1)).astype(np.int16)
-        if audible_s is None and (at := audible_at(pcm, SAMPLE_RATE)) is not None:
-            audible_s = max(at_s, first_s + samples / SAMPLE_RATE) + at / SAMPLE_RATE
-        samples += len(chunk)
-    return {"first_audio_s": first_s, "audible_s": audible_s, "whole_s": whole_s, "samples": samples}
+def timed(speak: Speak) -> CallSample:
+    """One request, as a client of a node has it. All is looked at in the end, which takes the engine no time."""
+    sample = CallSample(sent_at=time.monotonic())
+    came = [(time.monotonic(), chunk) for chunk in speak()]
+    sample.ended_at = time.monotonic()
+    listener = CallListener(sample, 0.0, (0.0, math.inf))
+    for at, chunk in came:
+        listener.heard(at, np.rint(32_767 * np.clip(chunk, -1, 1)).astype("<i2").tobytes())
+    return sample
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +108,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     for _ in range(job["warmups"]):
         timed(speak)
     await ready()
-    found = list(map(timed, [speak] * job["requests"]))
+    found = [asdict(timed(speak)) for _ in range(job["requests"])]
     memory_mib = None  # in use by all processes
     if job["device"].startswith("cuda"):
         free, total = torch.cuda.mem_get_info(job["device"])

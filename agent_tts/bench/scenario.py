@@ -180,10 +180,10 @@ class Scenario:
 class CallSample:
     """One call, as its client saw it. Times are of the monotonic clock."""
 
-    transport: Transport
-    leaving: Leaving
-    caller: int  # of a closed loop the number of its chain, otherwise of the call
-    begin: float  # when it was to begin
+    transport: Transport = "websocket"
+    leaving: Leaving = "heard_out"
+    caller: int = 0  # of a closed loop the number of its chain, otherwise of the call
+    begin: float = 0.0  # when it was to begin
     kind: str = ""  # of the call
     connected_at: float | None = None  # when the node had greeted it; WebSocket
     trace_id: str | None = None  # of a traced call

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from typing import Any
 from agent_tts import __version__
 from agent_tts.bench import report
 from agent_tts.bench.client import Caller
-from agent_tts.bench.scenario import requests, texts_of
+from agent_tts.bench.scenario import CallSample, requests, texts_of
 from agent_tts.bench.statistics import percentiles
 from agent_tts.bench.workers import answers, workers
 from agent_tts.cli.bench import MixOptions, NodeOptions, PeersOptions, VoiceOptions, names
@@ -75,45 +75,42 @@ class PeerTask:
     warmups: int = 2  # requests before, not measured
 
 
-async def measure_node(url: str, key: str | None, task: PeerTask) -> list[dict[str, Any]]:
-    """Measure requests to a node, one after the other, as `peer_process.timed` does. Raises SpeechError: one failed."""
+async def measure_node(url: str, key: str | None, task: PeerTask) -> list[CallSample]:
+    """Measure requests to a node, one after the other. Raises SpeechError: one failed."""
     session = {"voice": task.voice, "instructions": task.instructions, "lead_ms": None}
     scenario = requests("agent-tts", concurrency=1, texts=(task.text,), session=session)
     caller, call = Caller(url, key, scenario), next(scenario.chain(0))
     try:
-        samples = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
+        spoken = [await caller.speak(call, time.monotonic()) for _ in range(task.warmups + task.requests)]
     finally:
         await caller.close()
-    spoken = []
-    for one in samples[task.warmups :]:
-        if one.ttfa_ms is None or one.stay_s is None:
+    for one in spoken[task.warmups :]:
+        if one.ttfa_ms is None:
             raise SpeechError(f"a request to the node failed: {one.error or 'it was silent'}")
-        audible_s = None if one.audible_ms is None else one.audible_ms / 1_000
-        times = {"first_audio_s": one.ttfa_ms / 1_000, "audible_s": audible_s, "whole_s": one.stay_s}
-        spoken.append({**times, "samples": round(one.audio_s * SAMPLE_RATE)})
-    return spoken
+    return spoken[task.warmups :]
 
 
-async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[dict[str, Any]], int | None]:
+async def measure_peer(peer: PeerEngine, task: PeerTask) -> tuple[list[CallSample], int | None]:
     """Measure another engine; also the MiB of GPU memory in use then. Raises SpeechError, TimeoutError."""
     job = {"engine": peer.name, **asdict(task)}
     async with workers(MODULE, [job], ready_s=LOAD_S) as found:
         (answer,) = await answers(found, {}, SPEAK_S)
-    return answer["requests"], answer["memory_used_mib"]
+    return [CallSample(**one) for one in answer["requests"]], answer["memory_used_mib"]
 
 
-def figures_of(spoken: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def figures_of(spoken: Sequence[CallSample]) -> dict[str, Any]:
     """Figures of requests: medians, and the total throughput."""
 
-    def median(values: list[float]) -> float | None:
+    def median(values: Sequence[float | None]) -> float | None:
         return percentiles(values, 50, digits=3)["p50"]
 
-    samples, whole_s = [one["samples"] for one in spoken], [one["whole_s"] for one in spoken]
+    samples = [round(one.audio_s * SAMPLE_RATE) for one in spoken]
+    whole_s = [one.stay_s or 0.0 for one in spoken]
     return {
         "requests": len(spoken),
         "frames": median([count / FRAME_SAMPLES for count in samples]),
-        "first_audio_ms": median([1_000 * one["first_audio_s"] for one in spoken]),
-        "audible_ms": median([1_000 * one["audible_s"] for one in spoken if one["audible_s"] is not None]),
+        "first_audio_ms": median([one.ttfa_ms for one in spoken]),
+        "audible_ms": median([one.audible_ms for one in spoken]),
         "frame_ms": median([1_000 * s * FRAME_SAMPLES / n for n, s in zip(samples, whole_s, strict=True) if n]),
         "audio_s_per_s": round(sum(samples) / SAMPLE_RATE / sum(whole_s), 3),
     }

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from agent_tts.bench.peer_process import timed
+from agent_tts.bench.scenario import CallSample
 from agent_tts.cli import bench_peers
 from agent_tts.cli.bench import NodeOptions, PeersOptions
 from agent_tts.cli.bench_peers import PEERS, PeerTask, figures_of, measure_node
 from agent_tts.errors import SettingsError, SpeechError
-from tests.support import running_node
+from tests.support import present, running_node
 
 TASK = PeerTask("", "cpu", "float32", "one two three", 10, None, None, requests=2, warmups=1)
 
 
 def test_figures_are_per_spoken_frame() -> None:
-    spoken: list[dict[str, Any]] = [
-        {"first_audio_s": 0.05, "audible_s": 0.09, "whole_s": 1.0, "samples": 50 * 1_920},
-        {"first_audio_s": 0.03, "audible_s": None, "whole_s": 0.5, "samples": 50 * 1_920},
-        {"first_audio_s": 0.04, "audible_s": 0.07, "whole_s": 0.5, "samples": 10 * 1_920},
+    spoken = [
+        CallSample(sent_at=0.0, first_audio_at=0.05, audible_at=0.09, ended_at=1.0, audio_s=4.0),
+        CallSample(sent_at=0.0, first_audio_at=0.03, audible_at=None, ended_at=0.5, audio_s=4.0),
+        CallSample(sent_at=0.0, first_audio_at=0.04, audible_at=0.07, ended_at=0.5, audio_s=0.8),
     ]
     assert figures_of(spoken) == {
         "requests": 3,
@@ -37,18 +36,18 @@ def test_the_audible_time_of_a_peer_is_that_of_a_player() -> None:
     silence, sound = np.zeros(1_920, np.float32), np.full(1_920, 0.1, np.float32)
     sound[:480] = 0.001
     found = timed(lambda: iter([silence, sound]))
-    assert found["first_audio_s"] is not None
-    assert found["audible_s"] == pytest.approx(found["first_audio_s"] + 0.1, abs=0.05)
-    assert found["samples"] == 3_840
-    assert timed(lambda: iter([silence]))["audible_s"] is None
+    assert found.audible_ms == pytest.approx(present(found.ttfa_ms) + 100, abs=50)
+    assert found.audio_s == pytest.approx(0.16)
+    assert timed(lambda: iter([silence])).audible_ms is None
 
 
 @pytest.mark.node
 async def test_our_node_is_measured_over_its_websocket() -> None:
     async with running_node() as node:
         spoken = await measure_node(node.url, None, TASK)
-    assert [one["samples"] for one in spoken] == [24_000 * 60 * len("onetwothree") // 1_000] * 2
-    assert all(0 < one["first_audio_s"] <= one["whole_s"] and one["audible_s"] is not None for one in spoken)
+    assert [one.audio_s for one in spoken] == pytest.approx([0.06 * len("onetwothree")] * 2)
+    assert all(0 < present(one.ttfa_ms) <= 1_000 * present(one.stay_s) for one in spoken)
+    assert all(one.audible_ms is not None for one in spoken)
 
 
 @pytest.mark.node
