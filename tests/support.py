@@ -42,6 +42,9 @@ START_S = 30.0
 
 NO_DICTIONARIES = Dictionaries(Path("/nowhere"), 0)
 
+# Of clients in a loop that tests share: a connection that is kept would be left behind by the test that opened it.
+NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
+
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:

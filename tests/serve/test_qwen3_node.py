@@ -25,12 +25,11 @@ from tests.model import oracle
 from tests.model.clips import clip
 from tests.model.conftest import Checkpoint as Checkpoints
 from tests.model.conftest import checkpoint, ending
-from tests.shared_loop import no_leaked_tasks
 from tests.support import RunningNode, running_node, until
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
 
-__all__ = ["checkpoint", "ending", "no_leaked_tasks"]  # fixtures
+__all__ = ["checkpoint", "ending"]  # fixtures
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 

@@ -29,8 +29,7 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.serve.dialects.hearing import VOICE
-from tests.shared_loop import NOT_KEPT
-from tests.support import RunningNode, running_node
+from tests.support import NOT_KEPT, RunningNode, running_node
 
 SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
 

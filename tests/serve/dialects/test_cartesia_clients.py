@@ -17,13 +17,10 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.stock import RAW, SENTENCE, TOKEN, Stock, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import until
 from tests.test_speech_is_right import decoded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 
 async def test_a_pause_tag_is_silence_and_no_word(stock: Stock) -> None:

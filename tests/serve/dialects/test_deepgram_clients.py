@@ -23,7 +23,6 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, check_spoken
 from tests.serve.dialects.stock import AURA, FLUX, Stock, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import until
 from tests.test_speech_is_right import decoded
 
@@ -33,8 +32,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
 ]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 LIMIT_S = 20.0
 

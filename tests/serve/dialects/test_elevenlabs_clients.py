@@ -22,11 +22,8 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
 from tests.serve.dialects.stock import Stock, elevenlabs_of, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 FAST = VoiceSettings(speed=1.2)
 

@@ -23,13 +23,10 @@ from agent_tts.protocol.adapter import Command, Event, Failed, Later
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS
 from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import MAX_INPUTS, MAX_VOICES
-from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import decode
-from tests.support import NO_DICTIONARIES, RunningNode, dominant_hz, present, running_node, typed, until
+from tests.support import NO_DICTIONARIES, NOT_KEPT, RunningNode, dominant_hz, present, running_node, typed, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 LIMIT_S = 20.0
 LOW, HIGH = "tone-440", "tone-880"

@@ -48,7 +48,6 @@ from tests.serve.dialects.stock import (
     stock_clients,
     streaming,
 )
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import present, until
 
 pytestmark = [
@@ -56,8 +55,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
 ]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 PLAIN = f"{FIRST} {SECOND}"
 

@@ -29,12 +29,9 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import VOICE
 from tests.serve.dialects.stock import FLUX, RAW, Stock, elevenlabs_of
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import present, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 TEXTS = {
     "zh": "今天天气很好，我们一起去公园散步。",

@@ -14,15 +14,12 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, check_spoken
 from tests.serve.dialects.stock import LIVEKIT, PIPECAT, TOKEN, Stock, stock_clients, streaming
-from tests.shared_loop import module_loop, no_leaked_tasks
 
 pytestmark = [
     pytest.mark.node,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
 ]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 # With the formats that LiveKit's classes ask for by default, too.
 CONVERSATIONS = LIVEKIT | {

@@ -26,13 +26,10 @@ from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 from agent_tts.speech.routing import Routing
 from tests.serve.processes.test_server import raw, read_all
-from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import SLACK_MS, decode
-from tests.support import RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
+from tests.support import NOT_KEPT, RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 KEY = "k" * 32
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
