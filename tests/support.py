@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import httpx
 import numpy as np
+import pytest
 from fastapi import FastAPI
 from loguru import logger
 from numpy.typing import NDArray
@@ -225,6 +227,26 @@ def taken(node: RunningNode, place: Place) -> int:
     ledger = node.node.guard.ledger
     assert isinstance(ledger, NodeLedger)
     return ledger.counts.taken(place)
+
+
+def recorded(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, what: Callable[..., Any] = lambda *given, **named: given
+) -> list[Any]:
+    """What is told of each call of a function from now on, which works as before; by default what it is given."""
+    calls: list[Any] = []
+    work: Callable[..., Any] = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        calls.append(what(*given, **named))
+        return work(*given, **named)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
+    """Of each call, whether it holds the event loop."""
+    return recorded(monkeypatch, owner, name, lambda *_, **__: threading.current_thread() is threading.main_thread())
 
 
 def dominant_hz(pcm: bytes | NDArray[np.int16], rate: int = 24_000) -> float:

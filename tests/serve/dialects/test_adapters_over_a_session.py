@@ -26,7 +26,7 @@ from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.session import FOLLOWING, MAX_BEHIND, MESSAGE_COST
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
-from tests.support import NO_DICTIONARIES, present
+from tests.support import NO_DICTIONARIES, present, recorded
 
 CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 
@@ -439,15 +439,7 @@ def test_what_waits_for_one_utterance_after_another_is_looked_at_once_for_each(
 ) -> None:
     """Fails where the end of an utterance has all that waits translated again, to wait for the next."""
     peer, later, ends = busy(kind)
-    waits = 0
-    wait = peer.session._wait
-
-    def counted(*args: Any) -> None:
-        nonlocal waits
-        waits += 1
-        wait(*args)
-
-    monkeypatch.setattr(peer.session, "_wait", counted)
+    waits = recorded(monkeypatch, peer.session, "_wait")
     texts = 20
     for number in range(texts):
         message = json.loads(json.dumps(later))
@@ -462,7 +454,7 @@ def test_what_waits_for_one_utterance_after_another_is_looked_at_once_for_each(
     peer.settle()
     assert not peer.session._later
     assert len([each for each in commands if isinstance(each, Append)]) == texts
-    assert waits <= 4 * texts
+    assert len(waits) <= 4 * texts
 
 
 def refusals(peer: Connected) -> list[Failed]:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -33,7 +34,7 @@ from agent_tts.serve.transports.uvicorn_protocols import (
 )
 from agent_tts.serve.transports.websocket import Connection
 from agent_tts.speech.utterance import Utterance
-from tests.support import RunningNode, ended, running_node, until
+from tests.support import RunningNode, ended, recorded, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -436,58 +437,45 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
     assert not left & kinds
 
 
-async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Flow.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
-    begun, done = [0], [0]
-    begin, loop, ticking = WebSocketProtocol.connection_made, asyncio.get_running_loop(), True
+@asynccontextmanager
+async def in_one_pass(calls: list[Any]) -> AsyncIterator[list[int]]:
+    """The most of the calls of all clients that a pass of the event loop makes, once all are made."""
+    loop, done, most = asyncio.get_running_loop(), [0], list[int]()
 
     def tick() -> None:
-        done.append(begun[0])
-        if ticking:
+        done.append(len(calls))
+        if done[-1] < CLIENTS:
             loop.call_soon(tick)
 
-    def begins(protocol: WebSocketProtocol, transport: asyncio.Transport) -> None:
-        begun[0] += 1
-        begin(protocol, transport)
+    loop.call_soon(tick)
+    yield most
+    await until(lambda: done[-1] == CLIENTS)
+    most.append(max(after - before for before, after in itertools.pairwise(done)))
 
-    monkeypatch.setattr(WebSocketProtocol, "connection_made", begins)
+
+async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Flow.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
+    begun = recorded(monkeypatch, WebSocketProtocol, "connection_made")
     async with running_node(auth={"api_keys": ["k"]}) as node, contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(raw(node)) for _ in range(CLIENTS)]
         await until(lambda: len(node.server.config.table) == CLIENTS)
-        for client in clients:
-            client.send(HELLO)
-        loop.call_soon(tick)
-        await until(lambda: done[-1] == CLIENTS)
-        ticking = False
-    assert max(after - before for before, after in itertools.pairwise(done)) <= CLIENTS // 3
+        async with in_one_pass(begun) as most:
+            for client in clients:
+                client.send(HELLO)
+    assert most[0] <= CLIENTS // 3
 
 
 @pytest.mark.parametrize("upgrades", [False, True])
 async def test_many_that_leave_at_once_are_shared_out(upgrades: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`PlayerConnection.eof_received`: 1 000 connections that end at once would keep everybody waiting for 40 ms."""
-    ended, done = [0], [0]
-    protocol = WebSocketProtocol if upgrades else HttpProtocol
-    end, loop, ticking = protocol.connection_lost, asyncio.get_running_loop(), True
-
-    def tick() -> None:
-        done.append(ended[0])
-        if ticking:
-            loop.call_soon(tick)
-
-    def ends(connection: HttpProtocol | WebSocketProtocol, exc: Exception | None) -> None:
-        ended[0] += 1
-        end(connection, exc)  # pyrefly: ignore
-
-    monkeypatch.setattr(protocol, "connection_lost", ends)
-    async with running_node() as node:
-        async with contextlib.AsyncExitStack() as stack:
-            for _ in range(CLIENTS):
-                client = await stack.enter_async_context(raw(node, HELLO if upgrades else b""))
-                if upgrades:  # what is unread at the end would make it a reset
-                    assert b" 101 " in await read_until(client, b"session.created")
-            await until(lambda: len(node.server.config.table) == CLIENTS)
-            loop.call_soon(tick)
-        await until(lambda: done[-1] == CLIENTS)
-        ticking = False
+    ended = recorded(monkeypatch, WebSocketProtocol if upgrades else HttpProtocol, "connection_lost")
+    async with running_node() as node, contextlib.AsyncExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = await stack.enter_async_context(raw(node, HELLO if upgrades else b""))
+            if upgrades:  # what is unread at the end would make it a reset
+                assert b" 101 " in await read_until(client, b"session.created")
+        await until(lambda: len(node.server.config.table) == CLIENTS)
+        async with in_one_pass(ended) as most:
+            await stack.aclose()
         assert not node.server.config.table
-    assert max(after - before for before, after in itertools.pairwise(done)) <= SLICE_S / CLOSE_S + 1
+    assert most[0] <= SLICE_S / CLOSE_S + 1

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -27,23 +26,10 @@ from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from agent_tts.system.records import JsonRecords
 from agent_tts.voices import detection
 from tests.serve.dialects import livekit_run
-from tests.support import RunningNode, running_node, taken, until
+from tests.support import RunningNode, running_node, taken, threads_of, until
 
 VOICE = "tone-660"
 PACKAGE = Path(agent_tts.__file__).parent
-
-
-def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
-    """Of each call, whether it holds the event loop."""
-    calls: list[bool] = []
-    work: Callable[..., Any] = getattr(owner, name)
-
-    def told(*given: Any, **named: Any) -> Any:
-        calls.append(threading.current_thread() is threading.main_thread())
-        return work(*given, **named)
-
-    monkeypatch.setattr(owner, name, told)
-    return calls
 
 
 @pytest.mark.node

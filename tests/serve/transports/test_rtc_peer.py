@@ -19,7 +19,7 @@ from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports import rtc_peer as peers
 from agent_tts.speech.utterance import Utterance
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, recorded, running_node, until
 from tests.virtual_time import free_computing
 
 pytestmark = pytest.mark.node
@@ -65,29 +65,14 @@ async def test_text_on_the_channel_becomes_sound_on_the_track(peer: RtcPeer) -> 
 
 async def test_a_long_text_is_read_in_slices(peer: RtcPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two of them others have their turn. Guards the ends of slices in `RtcPeer._send_some`."""
-    lengths: list[int] = []
-    turns: list[int] = []
-    write, enter = Utterance.write, Flow.__aenter__
-
-    def counted(self: Utterance, text: str) -> None:
-        lengths.append(len(text))
-        turns.append(len(entered))
-        write(self, text)
-
-    entered: list[Flow] = []
-
-    async def entering(self: Flow) -> None:
-        entered.append(self)
-        await enter(self)
-
-    monkeypatch.setattr(Utterance, "write", counted)
-    monkeypatch.setattr(Flow, "__aenter__", entering)
+    entered = recorded(monkeypatch, Flow, "__aenter__")
+    writes = recorded(monkeypatch, Utterance, "write", lambda _, text: (len(text), len(entered)))
     monkeypatch.setattr(Flow, "has_time", lambda self: False)
     peer.send("text.append", context_id="t1", text="word " * 400)
     peer.send("context.cancel", context_id="t1")
     await peer.message("context.cancelled")
-    assert lengths == [SLICE_CHARS] * 7 + [2_000 - 7 * SLICE_CHARS]
-    assert len(set(turns[1:])) == 7
+    assert [length for length, _ in writes] == [SLICE_CHARS] * 7 + [2_000 - 7 * SLICE_CHARS]
+    assert len({turn for _, turn in writes[1:]}) == 7
 
 
 @pytest.mark.alone

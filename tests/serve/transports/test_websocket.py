@@ -8,7 +8,6 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from starlette.routing import WebSocketRoute
@@ -24,7 +23,17 @@ from agent_tts.serve.transports import uvicorn_protocols, websocket
 from agent_tts.serve.transports.uvicorn_protocols import WebSocketProtocol
 from agent_tts.serve.transports.websocket import Dialect, StreamEndpoint
 from agent_tts.serve.transports.writer import WRITE_BYTES
-from tests.support import RunningNode, app_with, in_this_loop, present, running_app, running_node, settings_of, until
+from tests.support import (
+    RunningNode,
+    app_with,
+    in_this_loop,
+    present,
+    recorded,
+    running_app,
+    running_node,
+    settings_of,
+    until,
+)
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -77,20 +86,12 @@ async def test_invalid_messages_are_answered_and_the_session_goes_on() -> None:
 
 async def test_a_client_that_has_left_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """More messages than the connection may send at once lie before its end. Guards `next_message`."""
-    count = 0
-    receive = Session.receive
-
-    def counted(session: Session, *args: Any) -> None:
-        nonlocal count
-        count += 1
-        receive(session, *args)
-
-    monkeypatch.setattr(Session, "receive", counted)
+    received = recorded(monkeypatch, Session, "receive")
     monkeypatch.setattr(websocket, "MESSAGES_BURST", 50)
     async with running_node() as node:
         await left(node.ws_url, {"type": "text.append", "context_id": "t", "text": ""}, 500)
         await until(lambda: not node.node.sessions)
-    assert 1 < count < 100
+    assert 1 < len(received) < 100
 
 
 class Endless(ProtocolAdapter):
@@ -106,15 +107,7 @@ class Endless(ProtocolAdapter):
 @pytest.mark.parametrize("resets", [False, True])
 async def test_nothing_is_done_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch, resets: bool) -> None:
     """Its end lies behind what it has sent, which is not read while a message is obeyed. Guards `Connection._read`."""
-    slices = 0
-    go_on = Session.go_on
-
-    def counted(session: Session) -> None:
-        nonlocal slices
-        slices += 1
-        go_on(session)
-
-    monkeypatch.setattr(Session, "go_on", counted)
+    slices = recorded(monkeypatch, Session, "go_on")
     app = app_with(settings_of(), in_this_loop(settings_of()))
     app.router.routes.append(
         WebSocketRoute("/endless", StreamEndpoint(app.state.node, Dialect("x", lambda *_: Endless())))
@@ -122,7 +115,7 @@ async def test_nothing_is_done_for_a_client_that_has_left(monkeypatch: pytest.Mo
     async with running_app(app) as node:
         await left(node.ws_url.replace("/v1/tts/stream", "/endless"), {}, 3, resets)
         await until(lambda: not node.node.sessions)
-    assert slices < 10_000
+    assert len(slices) < 10_000
 
 
 async def left(url: str, message: dict[str, object], times: int, resets: bool = False) -> None:
@@ -140,16 +133,9 @@ async def left(url: str, message: dict[str, object], times: int, resets: bool = 
 async def test_frames_that_hold_no_message_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others do in between. Guards `WebSocketProtocol._parse`."""
     monkeypatch.setattr(uvicorn_protocols, "SLICE_S", 0.0)
-    at: list[int] = []
     passed = 0
-    parse = WebSocketsSansIOProtocol.data_received
-
-    def noted(protocol: WebSocketsSansIOProtocol, data: bytes) -> None:
-        at.append(passed)
-        parse(protocol, data)
-
     async with running_node() as node, wire(node.ws_url) as peer:
-        monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", noted)
+        at = recorded(monkeypatch, WebSocketsSansIOProtocol, "data_received", lambda *_: passed)
         peer.socket.transport.write(Frame(Opcode.PING, b"x" * 100).serialize(mask=True) * 200)
         while len(at) < 20:
             await asyncio.sleep(0)
