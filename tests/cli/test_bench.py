@@ -17,7 +17,7 @@ from agent_tts.bench.checkpoint import INSTRUCTIONS
 from agent_tts.bench.node import children_of
 from agent_tts.bench.runner import is_clean
 from tests.bench.test_report import fonts
-from tests.cli.process import environment, invoke, is_running, run, start
+from tests.cli.process import environment, invoke, is_running, killed_after, run, start
 from tests.node_process import running_process
 
 __all__ = ["fonts"]  # a fixture
@@ -200,10 +200,10 @@ def test_peers_are_measured_where_they_are_installed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 def test_a_signal_also_ends_the_node() -> None:
-    process = start("bench", "streams", "--streams", "2", "--seconds", "60", stdin=subprocess.DEVNULL)
     nodes: list[int] = []  # and the process of the listeners
     engines: list[int] = []
-    try:
+    command = ("bench", "streams", "--streams", "2", "--seconds", "60")
+    with killed_after(start(*command, stdin=subprocess.DEVNULL)) as process:
         while not engines or len(nodes) < 2:
             assert process.poll() is None
             time.sleep(0.02)
@@ -211,10 +211,6 @@ def test_a_signal_also_ends_the_node() -> None:
             engines = [child for node in nodes for child in children_of(node)]
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
     assert process.returncode == 128 + signal.SIGTERM
     assert b"Traceback" not in errors
     assert not any(map(is_running, nodes + engines))

@@ -28,6 +28,7 @@ from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.access.ledger import Ledger
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.node_counts import NodeCounts
+from tests.cli.process import killed_after
 from tests.fronts import join
 from tests.support import ended, running_node, until
 from tests.wire import wire
@@ -55,11 +56,8 @@ class Redis:
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Redis]:
     server = Redis(tmp_path)
-    try:
+    with killed_after(server.process):
         yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
 class Behind:
