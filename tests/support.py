@@ -61,6 +61,10 @@ class RunningNode:
         """URL of the protocol's WebSocket."""
         return self.url.replace("http", "ws", 1) + "/v1/tts/stream"
 
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        """A client of its HTTP; `options` are httpx's."""
+        return httpx.AsyncClient(base_url=self.url, **options)
+
 
 @asynccontextmanager
 async def running_node(**values: Any) -> AsyncIterator[RunningNode]:

@@ -114,7 +114,7 @@ async def speaker(
     close = {"Connection": "close"}  # all connections of the test are closed
     async with (
         running_node(engine="qwen3", slots=SLOTS, qwen3=qwen3, voices={"folder": str(library)}) as node,
-        httpx.AsyncClient(base_url=node.url, headers=close, timeout=120) as http,
+        node.http(headers=close, timeout=120) as http,
         openai.AsyncOpenAI(
             base_url=f"{node.url}/v1", api_key="x", max_retries=0, timeout=120, default_headers=close
         ) as client,

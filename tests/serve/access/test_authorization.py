@@ -142,7 +142,7 @@ async def status(http: httpx.AsyncClient, method: str, path: str, headers: dict[
 
 async def test_keyed_routes() -> None:
     """Fails if `authorized` is removed from any of them."""
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         client = running.node.guard.authorize({"x-api-key": KEY, "host": "x"}, {})
         for method, path in KEYED_ROUTES:
             where = f"{method} {path}"
@@ -157,14 +157,14 @@ async def test_keyed_routes() -> None:
 
 
 async def test_open_routes() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for method, path in OPEN_ROUTES:
             path = path.replace("{name:path}", "") + ("/index.html" if method == "MOUNT" else "")
             assert await status(http, "GET", path, {}) in (200, 307), path
 
 
 async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for name in ("calls", "client_secrets"):
             refused = await http.post(f"/v1/realtime/{name}")
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_protocol")
@@ -175,7 +175,7 @@ async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
 
 
 async def test_a_page_may_do_by_cors_what_the_routes_are_for() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for method, path in KEYED_ROUTES:
             asked = GOOD_ORIGIN | {"Access-Control-Request-Method": method}
             assert (await http.options(path, headers=asked)).status_code == 200, (method, path)
@@ -199,7 +199,7 @@ SENT = (
 
 async def test_a_page_may_send_what_the_sdks_of_vendors_send() -> None:
     """The answer allows what the browser asks for, and only to pages of the origins in the settings."""
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for sent in SENT:
             asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": sent}
             taken = await http.options("/v1/audio/speech/", headers=asked | GOOD_ORIGIN)
@@ -214,7 +214,7 @@ async def test_a_page_may_read_every_header() -> None:
     """`*` is all of them, where no cookies are sent: those of refusals and of other vendors, too."""
     auth = AUTH | {"allowed_origins": ["https://App.example/"]}
     async with running_node(auth=auth, engine="tone") as running:
-        async with httpx.AsyncClient(base_url=running.url, headers={**RIGHT, **GOOD_ORIGIN}) as http:
+        async with running.http(headers={**RIGHT, **GOOD_ORIGIN}) as http:
             spoken = await http.post("/v1/audio/speech", json={"input": "Hi"})
             refused = await http.post("/v1/audio/speech", json={"input": ""}, headers={"Authorization": "Bearer wrong"})
             for answer in (spoken, refused):
@@ -283,7 +283,7 @@ async def test_the_streams_of_other_vendors() -> None:
 
 
 async def test_without_keys_only_foreign_origins_are_refused() -> None:
-    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node() as running, running.http() as http:
         assert await stream_close_code(running) is None
         assert await stream_close_code(running, headers={"Origin": running.url}) is None
         assert await stream_close_code(running, headers=BAD_ORIGIN) == 1008
@@ -291,9 +291,9 @@ async def test_without_keys_only_foreign_origins_are_refused() -> None:
         assert await status(http, "GET", "/v1/models", {"Host": "evil.example"}) == 403
         proxied = {"Host": "localhost", "X-Forwarded-Host": "speech.example", "Origin": "https://speech.example"}
         assert await status(http, "GET", "/v1/models", proxied) == 403
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 200
         assert await status(http, "GET", "/v1/models", RIGHT | proxied | {"X-Forwarded-Host": "x"}) == 403
     strangers = AUTH | {"trusted_proxies": ["192.0.2.1"]}
-    async with running_node(auth=strangers) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=strangers) as running, running.http() as http:
         assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 403

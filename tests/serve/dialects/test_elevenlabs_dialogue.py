@@ -341,7 +341,7 @@ async def test_leaving_frees_the_slots_and_drops_what_waits(node: RunningNode) -
         await client.say(voices=[LOW, HIGH], inputs=[line(long), line(long, HIGH)])
         await client.socket.recv()
     async with (
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http,
+        node.http(trust_env=False, limits=NOT_KEPT) as http,
         http.stream("POST", "/v1/text-to-dialogue", json={"inputs": [line(long), line(long, HIGH)]}) as answer,
     ):
         await anext(answer.aiter_bytes())
@@ -350,7 +350,7 @@ async def test_leaving_frees_the_slots_and_drops_what_waits(node: RunningNode) -
 
 async def test_a_dialogue_has_ten_voices_at_most(node: RunningNode) -> None:
     asked = {"inputs": [line("One.", f"voice-{number}") for number in range(11)]}
-    async with httpx.AsyncClient(base_url=node.url) as http:
+    async with node.http() as http:
         answer = await http.post("/v1/text-to-dialogue", json=asked)
     assert answer.is_client_error
     assert "at most 10 voices" in answer.text
@@ -363,7 +363,7 @@ async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str
     async with connected(node, query=f"?output_format={name}") as client:
         await client.say(voices=[LOW, HIGH], inputs=lines, close_context=True)
         streamed = await client.final()
-    async with httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http:
+    async with node.http(trust_env=False, limits=NOT_KEPT) as http:
         asked = {"inputs": lines, "model_id": "eleven_v3", "language_code": None, "seed": None}
         answer = await http.post("/v1/text-to-dialogue", json=asked, params={"output_format": name})
     seconds = []
@@ -380,7 +380,7 @@ async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str
 @pytest.mark.parametrize("texts", [["", "One."], ["One.", "", " ", "Two.", ""]])
 async def test_a_line_without_text_is_passed_over(path: str, texts: list[str]) -> None:
     """Fails if it is waited for, as for the text of a stream, until its context is starved."""
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
+    async with running_node() as node, node.http(trust_env=False) as http:
         full = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(text) for text in texts]})
         only = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(each) for each in texts if each]})
     assert full.status_code == 200
@@ -389,10 +389,7 @@ async def test_a_line_without_text_is_passed_over(path: str, texts: list[str]) -
 
 async def test_a_line_that_finds_no_place_cuts_the_answer() -> None:
     """Fails if a file that lacks a line looks complete."""
-    async with (
-        running_node(slots=1, queue=0) as node,
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http,
-    ):
+    async with running_node(slots=1, queue=0) as node, node.http(trust_env=False, limits=NOT_KEPT) as http:
         opened = node.node.service.open
         calls = iter((True, False))
 

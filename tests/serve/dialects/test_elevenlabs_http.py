@@ -28,7 +28,7 @@ PATH = "/v1/text-to-speech/anybody"
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running_node(voice_aliases={"*": "tone-440"}) as node,
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as client,
+        node.http(trust_env=False, limits=NOT_KEPT) as client,
     ):
         yield client
 

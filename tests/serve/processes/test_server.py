@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
@@ -320,7 +319,7 @@ async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNod
 
 
 async def test_ordinary_http_works() -> None:
-    async with running_node(timeouts=FAST) as node, httpx.AsyncClient(base_url=node.url) as http:
+    async with running_node(timeouts=FAST) as node, node.http() as http:
         body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
         for _ in range(3):
             assert (await http.get("/health")).status_code == 200
@@ -419,7 +418,7 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
                             while True:
                                 await peer.socket.recv()
             await speak(running.ws_url, "word " * 5, lead_ms=None)
-            async with httpx.AsyncClient(base_url=running.url) as http:
+            async with running.http() as http:
                 for body in ({"input": "one", "response_format": "pcm"}, {"input": "one", "voice": "nobody"}):
                     await http.post("/v1/audio/speech", json=body)
             async with raw(running, PIPELINED) as sock:

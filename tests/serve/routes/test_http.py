@@ -53,7 +53,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def client(node: RunningNode, **kwargs: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=node.url, timeout=10, limits=NOT_KEPT, **kwargs) as http:
+    async with node.http(timeout=10, limits=NOT_KEPT, **kwargs) as http:
         yield http
 
 
@@ -356,7 +356,7 @@ async def test_what_takes_milliseconds_is_made_in_a_thread(path: str, monkeypatc
     work = ((FastAPI, "openapi"), (gzip, "compress"), (Routing, "voices"))
     threads = [threads_of(monkeypatch, owner, name) for owner, name in work]
     app_module._packed.cache_clear()
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
+    async with running_node() as node, node.http(trust_env=False) as http:
         for calls in threads:
             calls.clear()
         assert (await http.get(path)).status_code == 200

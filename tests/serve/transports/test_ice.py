@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from agent_tts.serve.transports import ice
@@ -71,7 +70,7 @@ async def test_no_answer_of_a_resolver_holds_up_what_works_in_threads(resolver: 
     async with running_node(ice_servers=servers) as node:
         executor = ThreadPoolExecutor(1)  # which the loop ends
         asyncio.get_running_loop().set_default_executor(executor)
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             for _ in range(2):
                 async with RtcPeer() as peer:
                     reply = await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})

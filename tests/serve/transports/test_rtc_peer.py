@@ -41,7 +41,7 @@ def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
 
 async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, query: str = "") -> httpx.Response:
     """The answer to a valid offer of a peer that never connects."""
-    async with RtcPeer() as peer, httpx.AsyncClient(base_url=node.url, headers=headers) as client:
+    async with RtcPeer() as peer, node.http(headers=headers) as client:
         offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
         return await client.post(f"/v1/rtc/offer{query}", json=offer)
 
@@ -227,7 +227,7 @@ async def test_every_offer_is_a_separate_session(node: RunningNode, peer: RtcPee
 async def test_delete_closes_the_peer_and_frees_its_slot(node: RunningNode, peer: RtcPeer) -> None:
     peer.say("t1", LONG)
     await peer.wait(peer.loud)
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
         assert not node.node.peers
         assert not node.node.sessions
@@ -266,7 +266,7 @@ async def test_sessions_per_key_count_and_are_given_back() -> None:
     async with running_node(**keys) as node:
         async with connected(node.url, one) as peer:
             assert (await post_offer(node, one)).status_code == 503
-            async with httpx.AsyncClient(base_url=node.url, headers=one) as client:
+            async with node.http(headers=one) as client:
                 assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
         async with connected(node.url, one):
             pass
@@ -286,7 +286,7 @@ INVALID = (
 
 
 async def test_an_invalid_offer_is_400(node: RunningNode) -> None:
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         for body in INVALID:
             reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
             assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_message"), body
@@ -294,7 +294,7 @@ async def test_an_invalid_offer_is_400(node: RunningNode) -> None:
 
 
 async def test_a_too_long_body_is_413_before_it_is_read(node: RunningNode) -> None:
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
         reply = await client.post("/v1/rtc/offer", content=body)
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
@@ -318,7 +318,7 @@ async def test_clients_with_a_key_get_the_ice_servers() -> None:
         {"urls": ["turn:turn.example.org"], "username": "me", "credential": "secret"},
     ]
     async with running_node(auth={"api_keys": ["one"]}, ice_servers=servers) as node:
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             assert (await client.get("/v1/rtc/ice")).status_code == 401
             reply = await client.get("/v1/rtc/ice", headers={"X-API-Key": "one"})
         assert reply.json() == {"iceServers": servers}
@@ -328,7 +328,7 @@ async def test_without_any_network_it_speaks_over_loopback(node: RunningNode, mo
     async with RtcPeer() as peer:
         offer = await peer.offer()
         monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             reply = (await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})).json()
         assert " 127.0.0.1 " in reply["sdp"]
         await peer.accept(reply)

@@ -39,7 +39,7 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
     async with running_node(tls=certificate.settings) as running:
         assert running.url.startswith("https://")
         trust = certificate.client()
-        async with httpx.AsyncClient(verify=trust, trust_env=False, base_url=running.url) as client:
+        async with running.http(verify=trust, trust_env=False) as client:
             page = await client.get("/", headers={"Origin": running.url})
             spoken = await client.post("/v1/audio/speech", json={"input": TEXT, "response_format": "wav"})
             head = await client.post("/v1/audio/speech", content=b"x" * 40_000)  # more than fits beside a handshake
@@ -79,7 +79,7 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
         for sock in (first, *others):
             await loop.sock_sendall(sock, sends)
         await until(lambda: len(table) == MAX_HANDSHAKES)
-        async with httpx.AsyncClient(verify=certificate.client(), base_url=running.url) as client:
+        async with running.http(verify=certificate.client()) as client:
             assert (await client.get("/health")).status_code == 200
         async with asyncio.timeout(1):
             assert await loop.sock_recv(first, 1) == b""
