@@ -7,7 +7,8 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from starlette.routing import WebSocketRoute
@@ -94,6 +95,16 @@ async def test_a_client_that_has_left_is_not_read_to_its_end(monkeypatch: pytest
     assert 1 < len(received) < 100
 
 
+@asynccontextmanager
+async def speaking(adapter: ProtocolAdapter) -> AsyncIterator[tuple[RunningNode, str]]:
+    """A node, and the address at which it has this adapter."""
+    app = app_with(settings_of(), in_this_loop(settings_of()))
+    endpoint = StreamEndpoint(app.state.node, Dialect("x", lambda *_: adapter))
+    app.router.routes.append(WebSocketRoute("/x", endpoint))
+    async with running_app(app) as node:
+        yield node, node.ws_url.replace("/v1/tts/stream", "/x")
+
+
 class Endless(ProtocolAdapter):
     """A message of many commands."""
 
@@ -108,12 +119,8 @@ class Endless(ProtocolAdapter):
 async def test_nothing_is_done_for_a_client_that_has_left(monkeypatch: pytest.MonkeyPatch, resets: bool) -> None:
     """Its end lies behind what it has sent, which is not read while a message is obeyed. Guards `Connection._read`."""
     slices = recorded(monkeypatch, Session, "go_on")
-    app = app_with(settings_of(), in_this_loop(settings_of()))
-    app.router.routes.append(
-        WebSocketRoute("/endless", StreamEndpoint(app.state.node, Dialect("x", lambda *_: Endless())))
-    )
-    async with running_app(app) as node:
-        await left(node.ws_url.replace("/v1/tts/stream", "/endless"), {}, 3, resets)
+    async with speaking(Endless()) as (node, url):
+        await left(url, {}, 3, resets)
         await until(lambda: not node.node.sessions)
     assert len(slices) < 10_000
 
@@ -217,19 +224,14 @@ class Counting(ProtocolAdapter):
 async def test_messages_of_one_item_are_encoded_together() -> None:
     """Fails if each message is encoded only when there is room for it."""
     adapter = Counting()
-    app = app_with(settings_of(), in_this_loop(settings_of()))
-    endpoint = StreamEndpoint(app.state.node, Dialect("counting", lambda *_: adapter))
-    app.router.routes.append(WebSocketRoute("/counting", endpoint))
-    async with running_app(app) as node:
-        url = node.ws_url.replace("/v1/tts/stream", "/counting")
-        async with wire(url, rcvbuf=4_096, max_size=None) as peer:
-            peer.socket.transport.pause_reading()
-            await peer.socket.send("meanwhile")
-            await until(lambda: adapter.heard == 1)
-            peer.socket.transport.resume_reading()
-            async with asyncio.timeout(10):
-                told = [await peer.socket.recv() for _ in range(3)]
-        assert told[1:] == ["waits", "0"]
+    async with speaking(adapter) as (_, url), wire(url, rcvbuf=4_096, max_size=None) as peer:
+        peer.socket.transport.pause_reading()
+        await peer.socket.send("meanwhile")
+        await until(lambda: adapter.heard == 1)
+        peer.socket.transport.resume_reading()
+        async with asyncio.timeout(10):
+            told = [await peer.socket.recv() for _ in range(3)]
+    assert told[1:] == ["waits", "0"]
 
 
 class Reading(ProtocolAdapter):
@@ -264,10 +266,7 @@ async def test_messages_are_read_in_fair_slices(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Flow, "__aenter__", entered)
     monkeypatch.setattr(Flow, "__aexit__", left)
-    app = app_with(settings_of(), in_this_loop(settings_of()))
-    endpoint = StreamEndpoint(app.state.node, Dialect("reading", lambda *_: adapter))
-    app.router.routes.append(WebSocketRoute("/reading", endpoint))
-    async with running_app(app) as node, wire(node.ws_url.replace("/v1/tts/stream", "/reading")) as peer:
+    async with speaking(adapter) as (_, url), wire(url) as peer:
         await peer.socket.send("a message")
         await until(lambda: len(adapter.seen) == 2)
     assert adapter.seen == [True, True]
@@ -293,14 +292,9 @@ class Sizes(ProtocolAdapter):
 async def test_messages_of_every_size_are_complete_and_in_order() -> None:
     """Guards `WebSocketProtocol.write`."""
     sizes = Sizes().sizes
-    app = app_with(settings_of(), in_this_loop(settings_of()))
-    app.router.routes.append(
-        WebSocketRoute("/sizes", StreamEndpoint(app.state.node, Dialect("sizes", lambda *_: Sizes())))
-    )
-    async with running_app(app) as node:
-        async with wire(node.ws_url.replace("/v1/tts/stream", "/sizes"), max_size=None) as peer:
-            async with asyncio.timeout(10):
-                told = [await peer.socket.recv() for _ in range(2 * len(sizes))]
+    async with speaking(Sizes()) as (_, url), wire(url, max_size=None) as peer:
+        async with asyncio.timeout(10):
+            told = [await peer.socket.recv() for _ in range(2 * len(sizes))]
     assert told[::2] == [bytes([size % 256]) * size for size in sizes]
     assert [len(text.encode()) for text in told[1::2] if isinstance(text, str)] == sizes
 
