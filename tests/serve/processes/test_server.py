@@ -80,16 +80,9 @@ async def raw(node: RunningNode, sent: bytes = b"", rcvbuf: int = 4_096) -> Asyn
 @asynccontextmanager
 async def upgraded(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
     """The same, after a WebSocket's handshake."""
-    async with raw(node, rcvbuf=rcvbuf) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+    async with raw(node, HELLO, rcvbuf) as sock:
         assert b" 101 " in await read_until(sock)
         yield sock
-
-
-@pytest.fixture
-async def sock(node: RunningNode) -> AsyncIterator[socket.socket]:
-    async with raw(node) as made:
-        yield made
 
 
 async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
@@ -170,8 +163,7 @@ HTTP_FLOODS = {
 async def test_a_flood_over_http_is_cut(node: RunningNode, attack: str) -> None:
     """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
     opening, again = HTTP_FLOODS[attack]
-    async with harmless(node, within_s=2.0), raw(node) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, opening)
+    async with harmless(node, within_s=2.0), raw(node, opening) as sock:
         await flood(sock, again)
 
 
@@ -188,8 +180,7 @@ DRIBBLES = {
 async def test_a_slow_sender_does_not_hold_a_connection(what: str) -> None:
     """Guards all uses of `HttpProtocol._set_deadline`."""
     async with running_node(timeouts=FAST) as node, asyncio.timeout(4 * HANDSHAKE_S + 1):
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
+        async with raw(node, DRIBBLES[what]) as sock:
             await flood(sock, b"\r\n" if what == "empty lines" else b"x", every_s=0.05)
         await until(lambda: not node.server.server_state.connections)
 
@@ -201,8 +192,7 @@ async def test_an_invalid_upgrade_is_answered(node: RunningNode) -> None:
         (b"GET /v1/tts/stream?" + b"%41&" * 1_000 + b" HTTP/1.1\r\n" + UPGRADE, b"400"),  # 4 ms before any key
         (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
     ]:
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
+        async with raw(node, head + b"\r\n") as sock:
             assert (await read_all(sock)).split()[1] == status
     await until(lambda: not node.server.server_state.connections)
 
@@ -217,8 +207,7 @@ async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(
     lines = [line for line in HELLO.split(b"\r\n") if line and not line.startswith(name)]
     for length, status in [(2_000, b"101"), (5_000, b"400")]:
         head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, head)
+        async with raw(node, head) as sock:
             assert (await read_until(sock)).split()[1] == status
 
 
@@ -235,16 +224,15 @@ async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> No
             (b"1.0", b"Host: a\r\nHost: a\r\n", b"400"),
         ]:
             head = b"GET %b HTTP/%b\r\n%bX-API-Key: k\r\n%b\r\n" % (path, version, hosts, upgrade)
-            async with raw(node) as sock:
-                await asyncio.get_running_loop().sock_sendall(sock, head)
+            async with raw(node, head) as sock:
                 assert (await read_until(sock)).split()[1] == status, (version, hosts)
 
 
-async def test_an_upgrade_behind_an_unanswered_request_is_cut(node: RunningNode, sock: socket.socket) -> None:
+async def test_an_upgrade_behind_an_unanswered_request_is_cut(node: RunningNode) -> None:
     """Guards `HttpProtocol.handle_websocket_upgrade`."""
-    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
-    with contextlib.suppress(ConnectionResetError):
-        assert await read_all(sock) == b""
+    async with raw(node, HEALTH + b"\r\n" + HELLO) as sock:
+        with contextlib.suppress(ConnectionResetError):
+            assert await read_all(sock) == b""
     await until(lambda: not node.server.server_state.connections)
 
 
@@ -328,10 +316,9 @@ async def test_ordinary_http_works() -> None:
         assert len(node.server.server_state.connections) == 1
 
 
-async def test_two_pipelined_requests_are_both_answered(sock: socket.socket) -> None:
-    last = HEALTH + b"Connection: close\r\n\r\n"
-    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
-    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+async def test_two_pipelined_requests_are_both_answered(node: RunningNode) -> None:
+    async with raw(node, HEALTH + b"\r\n" + HEALTH + b"Connection: close\r\n\r\n") as sock:
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
 
 
 BODY = b'{"model":"tts-1","input":"%b","response_format":"pcm"}' % (b"so it goes on and on " * 900)
@@ -354,7 +341,7 @@ H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("size", [1 << 16, 50, 1])
-async def test_an_offer_of_http_2_is_ignored(sock: socket.socket, size: int) -> None:
+async def test_an_offer_of_http_2_is_ignored(node: RunningNode, size: int) -> None:
     """As Java's HttpClient sends it, with its bodies. Guards `HttpProtocol._unsupported_upgrade_warning`."""
     body = b'{"model":"tts-1","input":"one","response_format":"pcm"}'
     speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + H2C
@@ -365,15 +352,16 @@ async def test_an_offer_of_http_2_is_ignored(sock: socket.socket, size: int) -> 
         HEALTH + b"Connection: close\r\n\r\n",
     )
     whole = b"".join(requests)
-    for at in range(0, len(whole), size):
-        await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
-        await asyncio.sleep(0)
-    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
+    async with raw(node) as sock:
+        for at in range(0, len(whole), size):
+            await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
+            await asyncio.sleep(0)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
 
 
-async def test_the_node_is_no_proxy(sock: socket.socket) -> None:
-    await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
-    assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
+async def test_the_node_is_no_proxy(node: RunningNode) -> None:
+    async with raw(node, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n") as sock:
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_chunked_body_in_small_pieces_is_read(node: RunningNode) -> None:

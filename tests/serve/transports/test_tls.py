@@ -75,9 +75,7 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
     loop = asyncio.get_running_loop()
     async with running_node(tls=certificate.settings) as running, contextlib.AsyncExitStack() as knocks:
         table = running.server.config.table
-        first, *others = [await knocks.enter_async_context(raw(running)) for _ in range(MAX_HANDSHAKES)]
-        for sock in (first, *others):
-            await loop.sock_sendall(sock, sends)
+        first, *others = [await knocks.enter_async_context(raw(running, sends)) for _ in range(MAX_HANDSHAKES)]
         await until(lambda: len(table) == MAX_HANDSHAKES)
         async with running.http(verify=certificate.client()) as client:
             assert (await client.get("/health")).status_code == 200
@@ -91,10 +89,8 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
 
 @pytest.mark.parametrize("sends", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\xff\xff"], ids=["no TLS", "a long record"])
 async def test_what_begins_no_handshake_is_cut_at_once(certificate: Certificate, sends: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    async with running_node(tls=certificate.settings) as running, raw(running) as sock, asyncio.timeout(1):
-        await loop.sock_sendall(sock, sends)
-        assert await loop.sock_recv(sock, 1) == b""
+    async with running_node(tls=certificate.settings) as running, raw(running, sends) as sock, asyncio.timeout(1):
+        assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
 
 
 async def test_a_client_hello_in_pieces_is_taken(certificate: Certificate) -> None:
