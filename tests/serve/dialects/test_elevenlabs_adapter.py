@@ -19,7 +19,7 @@ from agent_tts.errors import (
     UnsupportedFormat,
 )
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes
@@ -42,7 +42,7 @@ def say(adapter: MultiStreamAdapter, **fields: Any) -> list[Command]:
     return list(adapter.decode(json.dumps(fields)))
 
 
-def hear(adapter: MultiStreamAdapter, event: Event) -> list[dict[str, Any]]:
+def hear(adapter: ProtocolAdapter, event: Event) -> list[dict[str, Any]]:
     return [json.loads(message) for message in adapter.encode(event)]
 
 

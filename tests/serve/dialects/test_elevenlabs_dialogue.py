@@ -18,11 +18,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import AtCapacity, BadMessage, EngineLost, SpeechError, Starved, UnknownVoice
-from agent_tts.messages import Append, Audio, End, Finished, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import Command, Event, Failed, Later
+from agent_tts.messages import Append, End, Finished, Flush, Open
+from agent_tts.protocol.adapter import Command, Failed, Later
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS
 from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import MAX_INPUTS, MAX_VOICES
+from tests.serve.dialects.test_elevenlabs_adapter import audio, hear, words
 from tests.speech.audio.test_files import decode
 from tests.support import NO_DICTIONARIES, NOT_KEPT, RunningNode, dominant_hz, present, running_node, typed, until
 
@@ -50,20 +51,6 @@ def begun(**query: str) -> DialogueAdapter:
 def say(adapter: DialogueAdapter, name: str | None = "a", **fields: Any) -> list[Command]:
     """Commands; a name of None leaves the context out."""
     return list(adapter.decode(json.dumps(fields if name is None else fields | {"context_id": name})))
-
-
-def hear(adapter: DialogueAdapter, event: Event) -> list[dict[str, Any]]:
-    return [json.loads(message) for message in adapter.encode(event)]
-
-
-def frame(number: int, context_id: str = "1") -> Audio[str]:
-    return Audio(context_id, bytes(3_840), number * 1_920)
-
-
-def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Words[str]:
-    """Tuples (word, offset in the text, start, end)."""
-    told = tuple(Word(text, start, end, at, at + len(text)) for text, at, start, end in times)
-    return Words(context_id, told, "aligned")
 
 
 async def test_a_context_is_opened_with_its_first_word_and_its_own_voice() -> None:
@@ -110,7 +97,7 @@ async def test_times_count_from_the_audio_and_add_up() -> None:
     adapter = begun()
     say(adapter, voices=[LOW], inputs=[line("ab, cd e")])
     hear(adapter, words(("ab,", 0, 40, 100), ("cd", 4, 500, 560), ("e", 7, 570, 640)))
-    told = [message for number in range(8) for message in hear(adapter, frame(number))]
+    told = [message for number in range(8) for message in hear(adapter, audio(number))]
     told += hear(adapter, Finished("1", "end", audio_ms=640))
     by_audio, by_sum, text = [], [], ""
     audio_ms = sum_ms = 0.0
@@ -135,11 +122,11 @@ async def test_times_begin_anew_with_each_voice() -> None:
     commands = say(adapter, voices=[LOW, HIGH], inputs=[line("a"), line("b", HIGH)])
     hear(adapter, words(("a", 0, 0, 60)))
     for number in range(3):
-        hear(adapter, frame(number))
+        hear(adapter, audio(number))
     hear(adapter, Finished("1", "end", audio_ms=240))
     list(typed(Later, commands[-1]).commands)
     hear(adapter, words(("b", 0, 10, 60), context_id="2"))
-    (message,) = hear(adapter, frame(0, "2"))
+    (message,) = hear(adapter, audio(0, "2"))
     assert message["alignment"]["char_start_times_ms"] == [10]
 
 
@@ -147,7 +134,7 @@ async def test_no_times_come_unless_they_are_asked_for() -> None:
     adapter = begun(sync_alignment="false")
     say(adapter, voices=[LOW], inputs=[line("a b")])
     hear(adapter, words(("a", 0, 0, 60), ("b", 2, 70, 120)))
-    told = [*hear(adapter, frame(0)), *hear(adapter, frame(1)), *hear(adapter, Finished("1", "end", audio_ms=160))]
+    told = [*hear(adapter, audio(0)), *hear(adapter, audio(1)), *hear(adapter, Finished("1", "end", audio_ms=160))]
     assert [message.get("alignment") for message in told] == [None] * 3
 
 
@@ -168,7 +155,7 @@ async def test_a_dialogue_that_fails_ends_once_and_its_lines_are_not_spoken(erro
     commands = say(adapter, voices=[LOW, HIGH], inputs=[line("Hi."), line("Yes.", HIGH)])
     told = hear(adapter, Failed("1", error, ends=ends))
     if not ends:
-        assert hear(adapter, frame(0)) == []
+        assert hear(adapter, audio(0)) == []
         told += hear(adapter, Finished("1", "error"))
     (said, final) = told
     assert (said["error"], said["message"], said["context_id"]) == (error.code, error.message, "a")
