@@ -22,6 +22,7 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
 from tests.serve.dialects.stock import Stock, elevenlabs_of, stock_clients
+from tests.support import recorded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 
@@ -43,20 +44,13 @@ def sdk(stock: Stock, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
 
 
 @pytest.mark.parametrize("kind", [ElevenLabsTTSService, ElevenLabsDialogueTTSService])
-async def test_pipecat_gets_the_times_of_words(stock: Stock, kind: type[Any]) -> None:
+async def test_pipecat_gets_the_times_of_words(stock: Stock, kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipecat adds up the messages' times: times from the context's start fail. Its class for dialogues, too."""
     service = stock.pipecat(kind)
-    told: list[tuple[str, float]] = []
-    add = service.add_word_timestamps
-
-    async def keep(words: list[tuple[str, float]], *args: object, **kwargs: object) -> None:
-        told.extend(words)
-        await add(words, *args, **kwargs)
-
-    service.add_word_timestamps = keep
+    told = recorded(monkeypatch, service, "add_word_timestamps", lambda words, *_, **__: words)
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {SECOND}"))
-        await _check_times([at for _, at in told], pipeline.pcm())
+        await _check_times([at for words in told for _, at in words], pipeline.pcm())
 
 
 @pytest.mark.parametrize("model", ["eleven_flash_v2_5", "eleven_v4_turbo"])

@@ -48,7 +48,7 @@ from tests.serve.dialects.stock import (
     stock_clients,
     streaming,
 )
-from tests.support import present, until
+from tests.support import present, recorded, until
 
 pytestmark = [
     pytest.mark.node,
@@ -78,18 +78,12 @@ async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
 
     The words of its frames are no measure: it puts back the markup that it finds in the LLM's text.
     """
-    told: list[str] = []
-    add = service.add_word_timestamps
-
-    async def keep(words: list[tuple[str, float]], *args: Any, **kwargs: Any) -> None:
-        told.extend(word for word, _ in words)
-        await add(words, *args, **kwargs)
-
-    service.add_word_timestamps = keep
-    async with running([service]) as pipeline:
-        await pipeline.turn(*pipecat_run.tokens(text))
-        assert not pipeline.errors
-        return pipeline.pcm(), told if tells_words else None
+    with pytest.MonkeyPatch.context() as patch:
+        told = recorded(patch, service, "add_word_timestamps", lambda words, *_, **__: words)
+        async with running([service]) as pipeline:
+            await pipeline.turn(*pipecat_run.tokens(text))
+            assert not pipeline.errors
+            return pipeline.pcm(), [word for words in told for word, _ in words] if tells_words else None
 
 
 async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
