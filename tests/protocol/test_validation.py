@@ -136,6 +136,7 @@ def test_what_is_no_object_is_refused(data: str | bytes) -> None:
 
 
 def models_of(base: type[BaseModel]) -> list[type[BaseModel]]:
+    """All of a base's classes, also those that a dialect makes at import."""
     return [model for child in base.__subclasses__() for model in (child, *models_of(child))]
 
 
@@ -208,14 +209,9 @@ def test_the_count_is_exact_whatever_stands_in_strings(value: dict[str, Any], in
 # ---------------------------------------------------------------- null
 
 
-def kinds(base: type[BaseModel]) -> list[type[BaseModel]]:
-    """All of a base's classes, also those that a dialect makes at import."""
-    return [each for kind in base.__subclasses__() if kind.__module__ != __name__ for each in (kind, *kinds(kind))]
-
-
 OPTIONAL = [
     (kind, name)
-    for kind in dict.fromkeys(kinds(Lenient) + kinds(Strict))
+    for kind in dict.fromkeys(MODELS)
     for name, field in kind.model_fields.items()
     if not field.is_required()
 ]
