@@ -14,6 +14,7 @@ from agent_tts.client.resuming import MARGIN_S, MAX_LOSSES, ResumableUtterance
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
 from agent_tts.protocol.utterance import UtteranceEvent
+from tests.support import present
 
 LOST = ConnectionLost("lost")
 RATE = 8_000  # Hz of mulaw: 8 bytes a millisecond
@@ -204,15 +205,12 @@ async def test_a_word_that_the_listener_waits_for_is_given_in_parts() -> None:
     assert spans(told) == [(0, 100)]
     loop = asyncio.get_running_loop()
     began, event = loop.time(), await fleet.speech.next()
-    assert event is not None
-    assert spans([event]) == [(100, 130)]
+    assert spans([present(event)]) == [(100, 130)]
     assert loop.time() - began == pytest.approx(1 - MARGIN_S, abs=0.02)
     await asyncio.sleep(10)  # the listener has heard all, and waits
     assert spans(await fleet.told(audio(130, 180))) == [(130, 180)]
     assert await fleet.told(audio(180, 190)) == []  # half a second is left, counted from what it heard last
-    event = await fleet.speech.next()
-    assert event is not None
-    assert spans([event]) == [(180, 190)]
+    assert spans([present(await fleet.speech.next())]) == [(180, 190)]
     assert loop.time() - began == pytest.approx(1 - MARGIN_S + 10 + 0.5 - MARGIN_S, abs=0.02)
 
 

@@ -183,9 +183,8 @@ async def test_an_engine_whose_pipe_stays_open_is_lost(tmp_path: Path, monkeypat
     use_interpreter(tmp_path / "python", script, monkeypatch)
     async with engine_process(tone_settings()) as (link, listener):
         monkeypatch.undo()
-        assert link.pid is not None
-        group = link.pid  # it leads its own session
-        os.kill(link.pid, signal.SIGKILL)
+        group = present(link.pid)  # it leads its own session
+        os.kill(group, signal.SIGKILL)
         await listener.hellos(2)
         os.killpg(group, signal.SIGKILL)
         assert listener.losses == ["it ended"]

@@ -14,6 +14,7 @@ from agent_tts.bench.statistics import serving
 from agent_tts.bench.trace import Collector
 from tests.cli.process import environment, start
 from tests.rtc_peer import connected
+from tests.support import present
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
@@ -83,9 +84,8 @@ def test_a_spoken_secret_appears_nowhere() -> None:
         flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", "json")
         told = [argument for setting in settings for argument in ("--set", setting)]
         process = start("serve", *flags, *told, env=environment())
-        assert process.stderr is not None
         try:
-            said = iter(process.stderr.readline, b"")
+            said = iter(present(process.stderr).readline, b"")
             url = next(line for line in said if line.startswith(b"agent-tts: ")).decode().removeprefix("agent-tts: ")
             metrics = asyncio.run(speak_everywhere(url.strip()))
         finally:

@@ -30,13 +30,7 @@ from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.serve import dictionaries
-from agent_tts.serve.dictionaries import (
-    MAX_FILE_BYTES,
-    MAX_RULES,
-    MAX_VERSIONS,
-    Dictionaries,
-    Rule,
-)
+from agent_tts.serve.dictionaries import MAX_FILE_BYTES, MAX_RULES, MAX_VERSIONS, Dictionaries, Rule
 from agent_tts.system.records import Records, RecordsBusy
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run

@@ -22,7 +22,7 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
 from tests.serve.dialects.stock import Stock, elevenlabs_of, stock_clients
-from tests.support import recorded
+from tests.support import present, recorded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
 
@@ -115,11 +115,11 @@ async def test_dialogues_of_its_own_sdk(sdk_client: ElevenLabs) -> None:
     parts = await asyncio.to_thread(lambda: list(dialogue.stream_with_timestamps(**asked)))
     assert base64.b64decode(whole.audio_base_64) == pcm
     assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == pcm
-    assert whole.alignment is not None
-    characters = whole.alignment.characters
+    alignment = present(whole.alignment)
+    characters = alignment.characters
     assert "".join(characters) == f"{FIRST} {SECOND} "
     assert [each for part in parts if part.alignment for each in part.alignment.characters] == characters
-    assert sorted(whole.alignment.character_start_times_seconds) == whole.alignment.character_start_times_seconds
+    assert sorted(alignment.character_start_times_seconds) == alignment.character_start_times_seconds
     first, second = whole.voice_segments
     assert (first.voice_id, second.voice_id) == voices
     assert (first.dialogue_input_index, second.dialogue_input_index) == (0, 1)
@@ -147,12 +147,12 @@ async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
     assert len(parts) > 3
     assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == base64.b64decode(whole.audio_base_64)
     told = [part.alignment for part in parts if part.alignment is not None]
-    assert whole.alignment is not None
-    assert "".join(whole.alignment.characters) == f"{FIRST} "
+    alignment = present(whole.alignment)
+    assert "".join(alignment.characters) == f"{FIRST} "
     for times in ("characters", "character_start_times_seconds", "character_end_times_seconds"):
-        assert [each for part in told for each in getattr(part, times)] == getattr(whole.alignment, times)
+        assert [each for part in told for each in getattr(part, times)] == getattr(alignment, times)
     audio_s = len(base64.b64decode(whole.audio_base_64)) / 48_000
-    assert whole.alignment.character_end_times_seconds[-1] == pytest.approx(audio_s, abs=0.2)
+    assert alignment.character_end_times_seconds[-1] == pytest.approx(audio_s, abs=0.2)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own, of `websockets`

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from deepgram.speak.v1.types import SpeakV1Flush, SpeakV1Text
-from deepgram.speak.v2.types import (
-    SpeakV2Flush,
-    SpeakV2Speak,
-    SpeakV2SpeechMetadata,
-)
+from deepgram.speak.v2.types import SpeakV2Flush, SpeakV2Speak, SpeakV2SpeechMetadata
 from elevenlabs import DialogueInput as ElevenLabsInput
 from livekit.agents import tts
 from livekit.agents.tts._provider_format import strip_all_markup

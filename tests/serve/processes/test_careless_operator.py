@@ -29,7 +29,7 @@ from tests.attack.strangers import site
 from tests.certificates import make_certificate
 from tests.cli.process import AGENT_TTS, environment, killed_after
 from tests.node_process import RunningProcess, front_of, running_process
-from tests.support import until
+from tests.support import present, until
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -321,8 +321,7 @@ print("ready", flush=True)
 )
 def test_an_init_reaps_orphans_and_ends_as_its_node_does(then: str, signum: int | None, code: int) -> None:
     with subprocess.Popen([sys.executable, "-c", INIT.format(then=then)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        assert present(process.stdout).readline() == b"ready\n"
         if signum is not None:
             wait_for(lambda: len(children_of(process.pid)) == 1)  # the node alone: no zombie is left
             process.send_signal(signum)
