@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -76,14 +76,10 @@ def _uvloop_is_set_up() -> None:
 @pytest.mark.parametrize(
     "scenario", [dies_and_comes_back, pytest.param(hangs_and_is_closed, marks=pytest.mark.slow), stands_still]
 )
-def test_on_uvloop(scenario: Callable[[], Awaitable[None]]) -> None:
+def test_on_uvloop(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     """It watches processes in another way than asyncio's own loop, on which the other tests run."""
-
-    async def run() -> None:
-        await scenario()
-
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+        runner.run(scenario())
 
 
 @pytest.mark.parametrize(
