@@ -67,12 +67,6 @@ async def stands_still() -> None:
         assert listener.losses == []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _uvloop_is_set_up() -> None:
-    """The first uvloop of a process opens a pipe for good; without this it would count as a leak of the first test."""
-    uvloop.new_event_loop().close()
-
-
 @pytest.mark.parametrize(
     "scenario", [dies_and_comes_back, pytest.param(hangs_and_is_closed, marks=pytest.mark.slow), stands_still]
 )
