@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from agent_tts.doctor.finding import Finding, Verdict
 from agent_tts.doctor.node import node
 from tests.cli.process import invoke
 from tests.engine.qwen3.released import write_hollow
+from tests.hub_server import in_thread
 from tests.recogniser import TINY_EN
 
 pytestmark = pytest.mark.real_time
@@ -41,10 +41,8 @@ def llm() -> Iterator[str]:
         def log_message(self, format: str, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with in_thread(Handler) as address:
+        yield f"{address}/v1"
 
 
 @pytest.mark.parametrize(
