@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import gc
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -186,6 +187,15 @@ async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         while not condition():
             await asyncio.sleep(pause_s)
             pause_s = min(1.05 * pause_s, 0.025)
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """The same, where no event loop runs."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.005)
 
 
 async def passes(count: int) -> None:

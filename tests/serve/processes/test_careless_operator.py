@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.attack.strangers import site
 from tests.certificates import make_certificate
 from tests.cli.process import AGENT_TTS, environment, killed_after
 from tests.node_process import RunningProcess, front_of, running_process
-from tests.support import present, until
+from tests.support import present, until, wait_for
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -326,13 +326,6 @@ def test_an_init_reaps_orphans_and_ends_as_its_node_does(then: str, signum: int 
             wait_for(lambda: len(children_of(process.pid)) == 1)  # the node alone: no zombie is left
             process.send_signal(signum)
         assert process.wait(SOON_S) == code
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
