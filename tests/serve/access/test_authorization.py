@@ -32,81 +32,75 @@ KEYED = "keyed"  # a client with a key
 STREAM = "stream"  # a key or a one-time token
 NOBODY = "nobody"  # they need an agent
 
+# Who may use what: which clients, which methods, and the path.
+ROUTES = """
+open   GET              /
+open   MOUNT,GET        /web
+open   GET              /web/
+open   GET              /docs
+open   GET              /docs/{name:path}
+open   GET              /openapi.json
+open   GET              /api/agent
+open   GET              /health
+open   GET              /ready
+keyed  GET              /metrics
+keyed  GET              /api/operator
+keyed  POST             /v1/audio/speech
+keyed  GET,POST,DELETE  /v1/audio/voices
+keyed  DELETE,GET       /v1/audio/voices/{name}
+keyed  GET,PUT          /v1/audio/voices/{name}/lexicon
+keyed  POST,GET         /v1/audio/voice_consents
+keyed  GET,POST,DELETE  /v1/audio/voice_consents/{consent_id}
+keyed  POST             /v1/audio/detect
+keyed  GET              /v1/models
+keyed  GET              /v1/models/{model:path}
+keyed  POST             /v1/text-to-speech/{voice_id}
+keyed  POST             /v1/text-to-speech/{voice_id}/stream
+keyed  POST             /v1/text-to-speech/{voice_id}/stream/with-timestamps
+keyed  POST             /v1/text-to-speech/{voice_id}/with-timestamps
+keyed  POST             /v1/text-to-dialogue
+keyed  POST             /v1/text-to-dialogue/stream
+keyed  POST             /v1/text-to-dialogue/stream/with-timestamps
+keyed  POST             /v1/text-to-dialogue/with-timestamps
+keyed  POST             /v1/tokens
+keyed  POST             /tts/bytes
+keyed  POST             /tts/sse
+keyed  POST             /v1/speak
+keyed  POST             /v2/speak
+keyed  GET              /v1/voices
+keyed  POST             /v1/vapi
+keyed  POST             /v1/jambonz
+keyed  GET,POST         /pronunciation-dicts
+keyed  GET,PATCH,DELETE /pronunciation-dicts/{dictionary_id}
+keyed  GET              /v1/pronunciation-dictionaries
+keyed  POST             /v1/pronunciation-dictionaries/add-from-rules
+keyed  POST             /v1/pronunciation-dictionaries/add-from-file
+keyed  GET,PATCH        /v1/pronunciation-dictionaries/{dictionary_id}
+keyed  GET              /v1/pronunciation-dictionaries/{dictionary_id}/{version_id}/download
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/set-rules
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/add-rules
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/remove-rules
+stream POST             /v1/rtc/offer
+keyed  GET              /v1/rtc/ice
+keyed  DELETE           /v1/rtc/{session_id}
+stream WEBSOCKET        /v1/tts/stream
+stream WEBSOCKET        /tts/websocket
+stream WEBSOCKET        /v1/text-to-speech/{voice_id}/stream-input
+stream WEBSOCKET        /v1/text-to-dialogue/stream-input
+stream WEBSOCKET        /v1/text-to-dialogue/multi-stream-input
+stream WEBSOCKET        /v1/text-to-speech/{voice_id}/multi-stream-input
+stream WEBSOCKET        /v1/speak
+stream WEBSOCKET        /v1/jambonz
+stream WEBSOCKET        /v2/speak
+stream WEBSOCKET        /v1/audio/speech/stream
+nobody WEBSOCKET        /v1/realtime
+nobody POST             /v1/realtime/calls
+nobody POST             /v1/realtime/client_secrets
+"""
 MATRIX = {
-    ("GET", "/"): OPEN,
-    ("MOUNT", "/web"): OPEN,
-    ("GET", "/web"): OPEN,
-    ("GET", "/web/"): OPEN,
-    ("GET", "/docs"): OPEN,
-    ("GET", "/docs/{name:path}"): OPEN,
-    ("GET", "/openapi.json"): OPEN,
-    ("GET", "/api/agent"): OPEN,
-    ("GET", "/health"): OPEN,
-    ("GET", "/ready"): OPEN,
-    ("GET", "/metrics"): KEYED,
-    ("GET", "/api/operator"): KEYED,
-    ("POST", "/v1/audio/speech"): KEYED,
-    ("GET", "/v1/audio/voices"): KEYED,
-    ("POST", "/v1/audio/voices"): KEYED,
-    ("DELETE", "/v1/audio/voices"): KEYED,
-    ("DELETE", "/v1/audio/voices/{name}"): KEYED,
-    ("GET", "/v1/audio/voices/{name}"): KEYED,
-    ("GET", "/v1/audio/voices/{name}/lexicon"): KEYED,
-    ("PUT", "/v1/audio/voices/{name}/lexicon"): KEYED,
-    ("POST", "/v1/audio/voice_consents"): KEYED,
-    ("GET", "/v1/audio/voice_consents"): KEYED,
-    ("GET", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("POST", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("DELETE", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("POST", "/v1/audio/detect"): KEYED,
-    ("GET", "/v1/models"): KEYED,
-    ("GET", "/v1/models/{model:path}"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-dialogue"): KEYED,
-    ("POST", "/v1/text-to-dialogue/stream"): KEYED,
-    ("POST", "/v1/text-to-dialogue/stream/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-dialogue/with-timestamps"): KEYED,
-    ("POST", "/v1/tokens"): KEYED,
-    ("POST", "/tts/bytes"): KEYED,
-    ("POST", "/tts/sse"): KEYED,
-    ("POST", "/v1/speak"): KEYED,
-    ("POST", "/v2/speak"): KEYED,
-    ("GET", "/v1/voices"): KEYED,
-    ("POST", "/v1/vapi"): KEYED,
-    ("POST", "/v1/jambonz"): KEYED,
-    ("GET", "/pronunciation-dicts"): KEYED,
-    ("POST", "/pronunciation-dicts"): KEYED,
-    ("GET", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("PATCH", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("DELETE", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/add-from-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/add-from-file"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
-    ("PATCH", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}/{version_id}/download"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/set-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/add-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/remove-rules"): KEYED,
-    ("POST", "/v1/rtc/offer"): STREAM,
-    ("GET", "/v1/rtc/ice"): KEYED,
-    ("DELETE", "/v1/rtc/{session_id}"): KEYED,
-    ("WEBSOCKET", "/v1/tts/stream"): STREAM,
-    ("WEBSOCKET", "/tts/websocket"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-dialogue/stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-dialogue/multi-stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/speak"): STREAM,
-    ("WEBSOCKET", "/v1/jambonz"): STREAM,
-    ("WEBSOCKET", "/v2/speak"): STREAM,
-    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
-    ("WEBSOCKET", "/v1/realtime"): NOBODY,
-    ("POST", "/v1/realtime/calls"): NOBODY,
-    ("POST", "/v1/realtime/client_secrets"): NOBODY,
+    (method, path): who
+    for who, methods, path in re.findall(r"^(\w+) +(\S+) +(\S+)$", ROUTES, re.MULTILINE)
+    for method in methods.split(",")
 }
 REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who in (KEYED, STREAM) and row[0] != "WEBSOCKET"]
