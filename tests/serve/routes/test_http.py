@@ -21,6 +21,7 @@ from starlette.requests import Request
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
 from agent_tts.serve import app as app_module
+from agent_tts.serve.openai import SpeechRequest
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 from agent_tts.speech.routing import Routing
@@ -123,18 +124,8 @@ async def test_options_are_those_of_a_session(http: httpx.AsyncClient, node: Run
     assert len({(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}) == 1
 
 
-NULLS: tuple[str, ...] = (
-    "model",
-    "voice",
-    "speed",
-    "stream_format",
-    "response_format",
-    "instructions",
-    "language",
-    "pitch",
-    "clean",
-)
-NULLS += ("markup", "c2pa", "normalize", "text_mode", "stream", "task_type", "lexicon", "speaker_embedding", "top_k")
+# All fields but those whose null has a meaning of its own.
+NULLS = SpeechRequest.model_fields.keys() - {"input", "seed", "leading_silence_ms"}
 
 
 async def test_null_is_absent(http: httpx.AsyncClient, node: RunningNode) -> None:
