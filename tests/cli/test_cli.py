@@ -85,7 +85,6 @@ def test_errors_become_messages_and_exit_codes(
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.node
 @pytest.mark.parametrize(("command", "unbuffered"), [("serve --print-config", ""), ("lexicon try hello", "1")])
 def test_a_full_disk_is_told(command: str, unbuffered: str) -> None:
     """Also where the interpreter would meet it at its end."""
