@@ -111,10 +111,8 @@ def test_without_a_network_it_says_what_to_do(home: Path, monkeypatch: pytest.Mo
 
 def test_an_unknown_voice_is_refused_with_those_there_are(home: Path) -> None:
     done = invoke("voices", "fetch", "emma", "nobody")
-    assert (done.returncode, done.stderr) == (
-        2,
-        b"agent-tts: hibari has no voice nobody: it has heart, emma, fenrir, fable, kore\n",
-    )
+    said = b"agent-tts: hibari has no voice nobody: it has heart, emma, fenrir, fable, kore\n"
+    assert (done.returncode, done.stderr) == (2, said)
     assert not home.exists()
 
 

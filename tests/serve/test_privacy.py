@@ -43,12 +43,9 @@ async def speak_everywhere(url: str) -> str:
         await client.get(f"/v1/models/{SECRET}")
         await client.get(f"/v1/{SECRET}", params={"token": SECRET})
         async with wire(ws_url) as peer:
-            await peer.say(SECRET, TEXT)
-            await peer.until("context.done")
-            await peer.say("fault", TEXT, instructions="fault:raise@1")
-            await peer.until("context.done")
-            await peer.say("nan", TEXT, instructions="fault:nan@1")
-            await peer.until("context.done")
+            for name, fault in ((SECRET, None), ("fault", "fault:raise@1"), ("nan", "fault:nan@1")):
+                await peer.say(name, TEXT, instructions=fault)
+                await peer.until("context.done")
             await peer.send(SECRET, text=TEXT)
             await peer.send("text.append", context_id="t", txt=TEXT)
             await peer.socket.send(f"not JSON: {TEXT}")

@@ -279,10 +279,8 @@ def test_an_error_ends_its_context() -> None:
 def test_a_too_long_context_is_not_opened_again() -> None:
     one = begun()
     told = out(one, Finished("a", "length", audio_ms=1_000))
-    assert [(each["type"], each["done"], each["status_code"]) for each in told] == [
-        ("error", False, 413),
-        ("done", True, 413),
-    ]
+    ends = [(each["type"], each["done"], each["status_code"]) for each in told]
+    assert ends == [("error", False, 413), ("done", True, 413)]
     assert into(one, transcript=" and on", **{"continue": True}) == []
 
 

@@ -178,10 +178,7 @@ def test_the_greeting_has_the_models_name() -> None:
         new = Talk(make({"model": "m"}, {}))
         new.connect()
         assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
-        assert ("model_uuid" in new.told[0], "model_uuids" in new.told[0]) == (
-            greeting == "Metadata",
-            greeting != "Metadata",
-        )
+        assert ("model_uuid" in new.told[0]) is ("model_uuids" not in new.told[0]) is (make is AuraAdapter)
 
 
 # ---------------------------------------------------------------- turns

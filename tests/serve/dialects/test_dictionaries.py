@@ -241,10 +241,8 @@ async def test_cartesia(node: RunningNode) -> None:
     async with AsyncCartesia(api_key="none", base_url=node.url) as client:
         dictionaries = client.pronunciation_dicts
         made = await dictionaries.create(name="Louisiana", items=items)
-        assert [item.model_dump(exclude_unset=True) for item in made.items] == [
-            items[0],
-            items[1] | {"case_sensitive": False},
-        ]
+        kept = [item.model_dump(exclude_unset=True) for item in made.items]
+        assert kept == [items[0], items[1] | {"case_sensitive": False}]
         assert await dictionaries.retrieve(made.id) == made
         others = [await dictionaries.create(name=str(number)) for number in range(4)]
         assert [each.id async for each in dictionaries.list(limit=2)] == [each.id for each in [*others[::-1], made]]

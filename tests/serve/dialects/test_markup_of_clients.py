@@ -32,6 +32,7 @@ from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
 from tests.serve.dialects.stock import (
     AURA,
+    DEEPGRAM,
     FLUX,
     LIVEKIT,
     MARIN,
@@ -46,11 +47,7 @@ from tests.serve.dialects.stock import (
 )
 from tests.support import present, recorded, until
 
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module"), DEEPGRAM]
 
 PLAIN = f"{FIRST} {SECOND}"
 

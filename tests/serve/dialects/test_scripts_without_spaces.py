@@ -28,7 +28,7 @@ from agent_tts.text.words import words
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import VOICE
-from tests.serve.dialects.stock import FLUX, RAW, Stock, elevenlabs_of
+from tests.serve.dialects.stock import DEEPGRAM, FLUX, RAW, Stock, elevenlabs_of
 from tests.support import present, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
@@ -71,7 +71,7 @@ async def test_cartesias_sdk(stock: Stock, text: str) -> None:
 
 
 @every_text
-@pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # Deepgram's SDK uses deprecated names
+@DEEPGRAM
 async def test_deepgrams_sdk(stock: Stock, text: str) -> None:
     """Flux tells as text what was heard of it, in words of a character or a cluster. Mutation: words at white space."""
     long, played_ms = f"{text} " * 3, 1_200  # phrases of Thai and Burmese have spaces between them
