@@ -91,13 +91,9 @@ def assert_ray_is_closed(machine: ClusterMachine) -> None:
 
 async def assert_metrics_of_all(targets: Path, wanted: set[str]) -> None:
     """Prometheus finds these nodes by the file, and they answer it."""
-    await until(lambda: named_in(targets) == wanted, 10)
+    await until(lambda: {*json.loads(targets.read_text())[0]["targets"]} == wanted, 10)
     for target in wanted:
         assert "agent_tts_slots_used" in await page(target)
-
-
-def named_in(targets: Path) -> set[str]:
-    return {*json.loads(targets.read_text())[0]["targets"]}
 
 
 async def page(target: str) -> str:

@@ -51,7 +51,10 @@ async def speak_everywhere(url: str) -> str:
             await peer.socket.send(f"not JSON: {TEXT}")
             for _ in range(3):
                 await peer.until("error")
-        await unplugged(ws_url)
+        async with wire(ws_url) as peer:  # cut while it speaks
+            await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
+            await peer.until_audio("t")
+            peer.socket.transport.abort()
         async with connected(url) as caller:
             caller.say("t", TEXT)
             await caller.message("context.done")
@@ -64,14 +67,6 @@ async def speak_everywhere(url: str) -> str:
             while (await client.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.1)
         return (await client.get("/metrics")).text
-
-
-async def unplugged(ws_url: str) -> None:
-    """Cut the connection while it speaks."""
-    async with wire(ws_url) as peer:
-        await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
-        await peer.until_audio("t")
-        peer.socket.transport.abort()
 
 
 def test_a_spoken_secret_appears_nowhere() -> None:

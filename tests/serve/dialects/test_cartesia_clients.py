@@ -47,7 +47,8 @@ async def test_the_sdk_over_the_websocket(stock: Stock) -> None:
         await following.push(NEXT, continue_=False)
         events = await received(following.receive())
         assert events[-1].type == "done"
-        check_spoken(as_s16(sound(events)), NEXT, rate=44_100)
+        floats = np.frombuffer(sound(events), "<f4")
+        check_spoken((floats * 32_767).astype("<i2").tobytes(), NEXT, rate=44_100)
         assert words(events) == NEXT.split()
 
 
@@ -139,7 +140,3 @@ def words(events: list[Any]) -> list[str]:
     times = [span for each in told for span in zip(each.start, each.end, strict=True)]
     assert times == sorted(times)
     return [word for each in told for word in each.words]
-
-
-def as_s16(floats: bytes) -> bytes:
-    return (np.frombuffer(floats, "<f4") * 32_767).astype("<i2").tobytes()

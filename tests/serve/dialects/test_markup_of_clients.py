@@ -66,21 +66,18 @@ async def stock() -> AsyncIterator[Stock]:
 # ---------------------------------------------------------------- the clients
 
 
-async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
+async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
     """What a Pipecat service speaks of an LLM's tokens, and the words that it is told.
 
     The words of its frames are no measure: it puts back the markup that it finds in the LLM's text.
     """
+    service = stock.pipecat(kind, text_aggregation_mode=mode)
     with pytest.MonkeyPatch.context() as patch:
         told = recorded(patch, service, "add_word_timestamps", lambda words, *_, **__: words)
         async with running([service]) as pipeline:
             await pipeline.turn(*pipecat_run.tokens(text))
             assert not pipeline.errors
             return pipeline.pcm(), [word for words in told for word, _ in words] if tells_words else None
-
-
-async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
-    return await piped(stock.pipecat(kind, text_aggregation_mode=mode), text, tells_words=tells_words)
 
 
 async def lively(speaker: tts.TTS[Any], text: str, *, tells_words: bool) -> Heard:

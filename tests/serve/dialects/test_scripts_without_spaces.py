@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -76,24 +76,19 @@ async def test_deepgrams_sdk(stock: Stock, text: str) -> None:
     """Flux tells as text what was heard of it, in words of a character or a cluster. Mutation: words at white space."""
     long, played_ms = f"{text} " * 3, 1_200  # phrases of Thai and Burmese have spaces between them
     async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
+        messages = aiter(connection)
         await connection.send_speak(SpeakV2Speak(text=long))
         await until(lambda: stock.node.node.service.speaking == 1)
         await asyncio.sleep(played_ms / 1_000)
         offset = SpeakV2InterruptPlaybackOffset(value=played_ms)
         await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
-        told = [message async for message in until_interrupted(connection)][-1]
+        async with asyncio.timeout(20):
+            while not isinstance(told := await anext(messages), SpeakV2SpeechInterrupted):
+                pass
     assert f"{told.text_spoken}{told.text_remaining}" == long
     heard = [word for _, word in words(told.text_spoken or "")]
     assert 2 <= len(heard) <= 20
     assert heard == [word for _, word in words(long)][: len(heard)]
-
-
-async def until_interrupted(connection: Any) -> AsyncIterator[SpeakV2SpeechInterrupted]:
-    async with asyncio.timeout(20):
-        async for message in connection:
-            if isinstance(message, SpeakV2SpeechInterrupted):
-                yield message
-                return
 
 
 @every_text
