@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from filelock import FileLock
 
@@ -24,7 +25,6 @@ from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from agent_tts.system.records import JsonRecords
 from agent_tts.voices import detection
-from tests.serve.dialects import livekit_run
 from tests.support import RunningNode, running_node, taken, threads_of, until
 
 VOICE = "tone-660"
@@ -87,7 +87,7 @@ async def test_dictionaries_are_read_and_compiled_in_threads(monkeypatch: pytest
 
 
 async def _speak_on_sockets(node: RunningNode, dictionary_id: str, locators: list[dict[str, str]]) -> None:
-    async with livekit_run.http_session() as session:
+    async with aiohttp.ClientSession(trust_env=False) as session:
         async with session.ws_connect(f"{node.url}/tts/websocket") as socket:
             await socket.send_json({"context_id": "a", "transcript": "UN.", "pronunciation_dict_id": dictionary_id})
             assert (await socket.receive_json())["type"] == "chunk"
