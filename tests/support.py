@@ -37,6 +37,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.processes.listener import listen
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
+from agent_tts.speech.utterance import Told, Utterance
 from tests.in_process import InProcessEngine
 
 T = TypeVar("T")
@@ -202,6 +203,18 @@ async def passes(count: int) -> None:
     """Let the event loop pass so many times."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def events_of(speech: Utterance) -> AsyncIterator[Told]:
+    """All events of an utterance in this process, `Started` among them; a failure raises nothing."""
+    arrived = asyncio.Event()
+    speech.waker = arrived.set
+    while speech.done is None or speech.has_events:
+        if (event := speech.poll()) is not None:
+            yield event
+            continue
+        arrived.clear()
+        await arrived.wait()
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:
