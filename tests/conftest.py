@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import pytest_asyncio
 
 from tests import virtual_time
 from tests.examples import examples
@@ -127,7 +129,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.relative_to(TESTS).parts[0] in WITH_NODES:
             item.add_marker(pytest.mark.node)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(inspect.unwrap(item.obj)):
-            item.fixturenames.append("no_leaked_tasks")
+            marker = item.get_closest_marker("asyncio")
+            if marker is not None and marker.kwargs.get("loop_scope") == "module":  # of tests that share a node
+                item.fixturenames.insert(0, "module_loop")
+                item.fixturenames.append("no_leaked_tasks_in_module_loop")
+            else:
+                item.fixturenames.append("no_leaked_tasks")
     # Files of tests that take minutes come first: of one that begins last the other cores wait for the end.
     long = {item.path for item in items if item.get_closest_marker("timeout")}
     items.sort(key=lambda item: item.path not in long)
@@ -231,18 +238,50 @@ def fronts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     return int(request.param)
 
 
-@pytest.fixture
-async def no_leaked_tasks() -> AsyncIterator[None]:
-    """Every task that the test started has ended, and none failed without being awaited."""
+@contextlib.asynccontextmanager
+async def tasks_end(most_fds: int | None = None) -> AsyncIterator[None]:
+    """Every task that starts in the block ends soon after it, and none fails without being awaited.
+
+    Args:
+        most_fds: so many file descriptors are waited for, too.
+    """
     before = asyncio.all_tasks()
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
     yield
     deadline = time.monotonic() + GRACE_S
-    while (left := asyncio.all_tasks() - before - {asyncio.current_task()}) and time.monotonic() < deadline:
+    while (left := asyncio.all_tasks() - before - {asyncio.current_task()}) or (most_fds and _fds().total() > most_fds):
+        if time.monotonic() > deadline:
+            break
         await asyncio.sleep(0.01)
     assert not left, f"leaked tasks: {[task.get_name() for task in left if task]}"
     assert not unseen, f"failed unseen: {unseen}"
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """See `tasks_end`."""
+    async with tasks_end():
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_loop() -> None:
+    """The loop is made before the first test, whose gate would count its descriptors."""
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def no_leaked_tasks_in_module_loop() -> AsyncIterator[None]:
+    """See `tasks_end`, in the loop that a module's tests share; each of them has threads of its own.
+
+    It waits for the ends of connections too, because the loop does not run when the gate for file descriptors looks.
+    """
+    loop = asyncio.get_running_loop()
+    async with tasks_end(most_fds=_fds().total()):
+        with ThreadPoolExecutor() as threads:
+            loop.set_default_executor(threads)
+            yield
+        loop.set_default_executor(ThreadPoolExecutor())  # without a thread before the next test
 
 
 def _threads() -> Counter[str]:
@@ -261,7 +300,7 @@ def _children() -> Counter[str]:
 
 def _fds() -> Counter[str]:
     found: Counter[str] = Counter()
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in os.listdir("/proc/self/fd") if Path("/proc/self/fd").is_dir() else ():
         try:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:  # the descriptor of this listing

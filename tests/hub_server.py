@@ -1,4 +1,4 @@
-"""A local model hub: the part of the real hub's HTTP that its client uses."""
+"""Servers in a thread: any, one of files, and a model hub with the part of its HTTP that its client uses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 REPO = "Qwen/Qwen3-TTS-12Hz-0.6B-Base"
 COMMIT = "5d83992436eae1d760afd27aff78a71d676296fc"
@@ -25,9 +27,7 @@ class Hub:
     refusal: tuple[int, str] | None = None  # status and code of every answer
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)  # the same for other repositories
     gated: bool = False  # files are listed, but every download is refused
-    breaks_off: dict[str, int] = field(
-        default_factory=dict
-    )  # number of bytes of a file after which the connection ends
+    breaks_off: dict[str, int] = field(default_factory=dict)  # bytes of a file after which the connection ends
     url: str = ""
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
 
@@ -92,16 +92,31 @@ class Handler(BaseHTTPRequestHandler):
         self._send(b"", {"X-Error-Code": code}, 0, status)
 
 
+class Files(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def in_thread(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server with this handler, which a thread runs in the block."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def files_of(folder: Path) -> AbstractContextManager[str]:
+    """The address of a server with the files of a folder."""
+    return in_thread(partial(Files, directory=str(folder)))
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
     """Serve the hub at `hub.url` inside the block."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OfThisHub", (Handler,), {"hub": hub}))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with in_thread(type("OfThisHub", (Handler,), {"hub": hub})) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

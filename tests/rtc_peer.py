@@ -69,44 +69,56 @@ class Arrivals:
         return value
 
 
-class RtcPeer(Arrivals):
-    """One connection; keeps everything that arrives with its arrival time."""
+class WebRtcEnd(Arrivals):
+    """One end of a connection, which listens to the other's track."""
 
     def __init__(self) -> None:
         super().__init__()
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self.connection.addTransceiver("audio", direction="recvonly")
-        self.channel = self.connection.createDataChannel(LABEL)
-        self.channel.on("message", self._on_message)
-        self.channel.on("close", self._changed.set)
         self.connection.on("track", self._on_track)
-        # (arrival, message), in order.
-        self.messages: list[tuple[float, dict[str, Any]]] = []
-        # (arrival, pts, mono samples of 20 ms at 48 kHz).
-        self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
-        # (arrival, samples) of those that are not silent.
-        self._loud: list[tuple[float, NDArray[np.int16]]] = []
         # The task that reads the track.
         self._listener: asyncio.Task[None] | None = None
-        self.session_id = ""
-
-    # ------------------------------------------------------------ signalling
 
     async def offer(self) -> str:
         """The SDP of an offer with all candidates."""
         await self.connection.setLocalDescription(await self.connection.createOffer())
         return self.connection.localDescription.sdp
 
-    async def accept(self, answer: dict[str, str]) -> None:
-        """Apply the node's answer."""
-        self.session_id = answer["session_id"]
-        await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
-
     async def close(self) -> None:
         await self.connection.close()
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
+
+    def _on_track(self, track: MediaStreamTrack) -> None:
+        self._listener = asyncio.ensure_future(self._listen(track))
+
+    async def _listen(self, track: MediaStreamTrack) -> None: ...
+
+
+class RtcPeer(WebRtcEnd):
+    """One connection; keeps everything that arrives with its arrival time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection.addTransceiver("audio", direction="recvonly")
+        self.channel = self.connection.createDataChannel(LABEL)
+        self.channel.on("message", self._on_message)
+        self.channel.on("close", self._changed.set)
+        # (arrival, message), in order.
+        self.messages: list[tuple[float, dict[str, Any]]] = []
+        # (arrival, pts, mono samples of 20 ms at 48 kHz).
+        self.frames: list[tuple[float, int, NDArray[np.int16]]] = []
+        # (arrival, samples) of those that are not silent.
+        self._loud: list[tuple[float, NDArray[np.int16]]] = []
+        self.session_id = ""
+
+    # ------------------------------------------------------------ signalling
+
+    async def accept(self, answer: dict[str, str]) -> None:
+        """Apply the node's answer."""
+        self.session_id = answer["session_id"]
+        await self.connection.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
 
     # ------------------------------------------------------------ messages
 
@@ -143,9 +155,6 @@ class RtcPeer(Arrivals):
         self._changed.set()
 
     # ------------------------------------------------------------ sound
-
-    def _on_track(self, track: MediaStreamTrack) -> None:
-        self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
         async for frame, samples in heard(track):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 import numpy as np
+import pytest
 from fastapi import FastAPI
 from loguru import logger
 from numpy.typing import NDArray
@@ -34,6 +37,7 @@ from agent_tts.serve.node import Node
 from agent_tts.serve.processes.listener import listen
 from agent_tts.serve.processes.server import NodeServer
 from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
+from agent_tts.speech.utterance import Told, Utterance
 from tests.in_process import InProcessEngine
 
 T = TypeVar("T")
@@ -41,6 +45,9 @@ T = TypeVar("T")
 START_S = 30.0
 
 NO_DICTIONARIES = Dictionaries(Path("/nowhere"), 0)
+
+# Of clients in a loop that tests share: a connection that is kept would be left behind by the test that opened it.
+NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,10 @@ class RunningNode:
     def ws_url(self) -> str:
         """URL of the protocol's WebSocket."""
         return self.url.replace("http", "ws", 1) + "/v1/tts/stream"
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        """A client of its HTTP; `options` are httpx's."""
+        return httpx.AsyncClient(base_url=self.url, **options)
 
 
 @asynccontextmanager
@@ -179,10 +190,31 @@ async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
             pause_s = min(1.05 * pause_s, 0.025)
 
 
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """The same, where no event loop runs."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.005)
+
+
 async def passes(count: int) -> None:
     """Let the event loop pass so many times."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def events_of(speech: Utterance) -> AsyncIterator[Told]:
+    """All events of an utterance in this process, `Started` among them; a failure raises nothing."""
+    arrived = asyncio.Event()
+    speech.waker = arrived.set
+    while speech.done is None or speech.has_events:
+        if (event := speech.poll()) is not None:
+            yield event
+            continue
+        arrived.clear()
+        await arrived.wait()
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:
@@ -222,6 +254,26 @@ def taken(node: RunningNode, place: Place) -> int:
     ledger = node.node.guard.ledger
     assert isinstance(ledger, NodeLedger)
     return ledger.counts.taken(place)
+
+
+def recorded(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, what: Callable[..., Any] = lambda *given, **named: given
+) -> list[Any]:
+    """What is told of each call of a function from now on, which works as before; by default what it is given."""
+    calls: list[Any] = []
+    work: Callable[..., Any] = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        calls.append(what(*given, **named))
+        return work(*given, **named)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
+    """Of each call, whether it holds the event loop."""
+    return recorded(monkeypatch, owner, name, lambda *_, **__: threading.current_thread() is threading.main_thread())
 
 
 def dominant_hz(pcm: bytes | NDArray[np.int16], rate: int = 24_000) -> float:

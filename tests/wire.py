@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 HEADER = struct.Struct("<BBHIQ")
 LIMIT_S = 120.0  # an engine with a model has a share of a busy core
@@ -56,6 +57,15 @@ class Wire:
                     if message["type"] == type_ and context_id in (None, message.get("context_id")):
                         return self.messages.pop(index)
                 await self.receive()
+
+    async def close_code(self) -> int | None:
+        """The code with which the node closes the connection, after all that it tells."""
+        async with asyncio.timeout(LIMIT_S):
+            try:
+                while True:
+                    await self.receive()
+            except ConnectionClosed as closed:
+                return closed.rcvd.code if closed.rcvd else None
 
     async def until_audio(self, context_id: str, frames: int = 1) -> None:
         """Receive until the context has this many frames."""

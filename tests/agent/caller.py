@@ -14,10 +14,10 @@ from typing import Any
 import av
 import httpx
 import numpy as np
-from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCSessionDescription
 from numpy.typing import NDArray
 
-from tests.rtc_peer import LOUD, RATE, Arrivals, heard, rms
+from tests.rtc_peer import LOUD, RATE, WebRtcEnd, heard, rms
 from tests.support import ended
 
 FRAME = RATE // 50
@@ -60,27 +60,24 @@ class Microphone(MediaStreamTrack):
         return frame
 
 
-class Caller(Arrivals):
+class Caller(WebRtcEnd):
     """One call. It keeps every message and every sound with its arrival time."""
 
     PATIENCE_S = 30.0
 
     def __init__(self, label: str = "chat") -> None:
         super().__init__()
-        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.connection.addTrack(self.microphone)
         self.channel = self.connection.createDataChannel(label)
         self.channel.on("message", self._on_message)
         self.channel.on("open", self._changed.set)
-        self.connection.on("track", self._on_track)
         # (arrival, message), in order of arrival.
         self.messages: list[tuple[float, dict[str, Any]]] = []
         # (arrival, loudness) of each piece of audio.
         self.sound: list[tuple[float, float]] = []
         # The samples, mono at 48 kHz.
         self.pieces: list[NDArray[np.int16]] = []
-        self._listener: asyncio.Task[None] | None = None
         self._pinger: asyncio.Task[None] | None = None
         self._ids = 0
 
@@ -154,10 +151,6 @@ class Caller(Arrivals):
 
     # ------------------------------------------------------------ internals
 
-    async def offer(self) -> str:
-        await self.connection.setLocalDescription(await self.connection.createOffer())
-        return self.connection.localDescription.sdp
-
     async def connect(self, sdp: str) -> None:
         await self.connection.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
         await self.wait(lambda: self.channel.readyState == "open")
@@ -169,10 +162,9 @@ class Caller(Arrivals):
         await self.message("bot-ready")
 
     async def close(self) -> None:
-        for task in (self._pinger, self._listener):
-            if task is not None:
-                await ended(task)
-        await self.connection.close()
+        if self._pinger is not None:
+            await ended(self._pinger)
+        await super().close()
 
     async def _ping(self) -> None:
         while True:
@@ -184,9 +176,6 @@ class Caller(Arrivals):
         if message.get("label") == "rtvi-ai" or self.channel.label != "chat":
             self.messages.append((time.monotonic(), message))
             self._changed.set()
-
-    def _on_track(self, track: MediaStreamTrack) -> None:
-        self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
         async for _, samples in heard(track):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
-from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCSessionDescription
 from av import AudioFrame
 from fastapi import FastAPI
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.rtc_peer import RATE, heard
+from tests.rtc_peer import RATE, WebRtcEnd, heard
 
 FRAME = RATE // 50
 WAIT_S = 60.0
@@ -50,10 +50,11 @@ class Voice(MediaStreamTrack):
         return frame
 
 
-class Call:
+class Call(WebRtcEnd):
     """One call. It records what the page sends; the test decides what the agent sends."""
 
     def __init__(self, choice: Message) -> None:
+        super().__init__()
         # `request_data` of the offer.
         self.choice = choice
         self.voice = Voice()
@@ -63,12 +64,8 @@ class Call:
         self.pings = 0
         # The microphone's audio: mono samples at 48 kHz, 20 ms each, the last ten seconds.
         self.heard: list[NDArray[np.int16]] = []
-        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.connection.on("datachannel", self._on_channel)
-        self.connection.on("track", self._on_track)
         self._channel: Any = None
-        # Reads the microphone's track.
-        self._listener: asyncio.Task[None] | None = None
 
     async def answer(self, offer: RTCSessionDescription) -> str:
         """The SDP of the answer."""
@@ -92,12 +89,6 @@ class Call:
         found = [message["data"] for message in self.messages if message["type"] == type_]
         return found if t is None else [data["d"] for data in found if data["t"] == t]
 
-    async def close(self) -> None:
-        await self.connection.close()
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-
     def _on_channel(self, channel: Any) -> None:
         self._channel = channel
         channel.on("message", self._on_message)
@@ -113,9 +104,6 @@ class Call:
         self.messages.append(message)
         if message["type"] == "client-ready":
             self.say("bot-ready", version="2.2.0")
-
-    def _on_track(self, track: MediaStreamTrack) -> None:
-        self._listener = asyncio.ensure_future(self._listen(track))
 
     async def _listen(self, track: MediaStreamTrack) -> None:
         async for _, samples in heard(track):

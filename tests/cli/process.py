@@ -6,6 +6,8 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -32,6 +34,16 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `agent-tts` with pipes for stdin, stdout and stderr. The caller waits for it."""
     pipes = dict[str, Any](stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     return subprocess.Popen([*AGENT_TTS, *arguments], **{**pipes, **options})
+
+
+@contextmanager
+def killed_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """It does not outlive the block, nor do its pipes."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:

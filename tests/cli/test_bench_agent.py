@@ -25,7 +25,7 @@ from tests.support import until
 
 __all__ = ["fonts"]
 
-pytestmark = [pytest.mark.real_time, pytest.mark.node]
+pytestmark = pytest.mark.real_time
 
 TEN = (
     *("stop", "an answer of one word", "a burst of noise"),

@@ -6,10 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,17 +15,13 @@ from hibari import voices
 from agent_tts.engine.espeak.voices import LIKE
 from agent_tts.engine.hibari.speech import aliases, installed
 from tests.cli.process import invoke
+from tests.hub_server import files_of
 from tests.small_disk import NEEDS_ROOT, small_disk
 
 pytestmark = pytest.mark.real_time  # commands run in their own event loops
 
 OTHERS = ("emma", "fenrir", "fable", "kore")
 HEART = Path(voices.ASSETS, voices.VOICES["heart"]["file"])
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -41,16 +34,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         content = HEART.read_bytes()[: -number or None]
         known[name] = facts | {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         (folder / facts["file"]).write_bytes(content)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        monkeypatch.setattr(voices, "BASE_URL", f"http://127.0.0.1:{server.server_port}/")
-        monkeypatch.setattr(voices, "VOICES", known)
-        try:
-            yield folder
-        finally:
-            server.shutdown()
-            thread.join()
+    monkeypatch.setattr(voices, "VOICES", known)
+    with files_of(folder) as address:
+        monkeypatch.setattr(voices, "BASE_URL", f"{address}/")
+        yield folder
 
 
 @pytest.fixture
@@ -124,10 +111,8 @@ def test_without_a_network_it_says_what_to_do(home: Path, monkeypatch: pytest.Mo
 
 def test_an_unknown_voice_is_refused_with_those_there_are(home: Path) -> None:
     done = invoke("voices", "fetch", "emma", "nobody")
-    assert (done.returncode, done.stderr) == (
-        2,
-        b"agent-tts: hibari has no voice nobody: it has heart, emma, fenrir, fable, kore\n",
-    )
+    said = b"agent-tts: hibari has no voice nobody: it has heart, emma, fenrir, fable, kore\n"
+    assert (done.returncode, done.stderr) == (2, said)
     assert not home.exists()
 
 

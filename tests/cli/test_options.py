@@ -39,10 +39,7 @@ def test_a_group_of_options_becomes_parameters_and_is_passed_as_a_group() -> Non
         got.append((name, colours))
 
     parameters = inspect.signature(paint).parameters
-    assert {name: parameter.default for name, parameter in parameters.items()} == {
-        "name": inspect.Parameter.empty,
-        "red": 3,
-        "green": None,
-    }
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert defaults == {"name": inspect.Parameter.empty, "red": 3, "green": None}
     paint(name="wall", red=3, green=5)
     assert got == [("wall", Colours(3, 5))]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from agent_tts.bench.node import children_of
-from tests.cli.process import PATIENCE_S, environment, invoke, is_running, run, start
-from tests.support import dominant_hz, running_node
+from tests.cli.process import PATIENCE_S, environment, invoke, is_running, killed_after, run, start
+from tests.support import dominant_hz, present, running_node
 
 pytestmark = pytest.mark.real_time  # commands run in their own processes and event loops
 
@@ -40,19 +40,13 @@ def test_pauses_and_figures_are_options(tmp_path: Path) -> None:
 
 
 def test_stdin_is_spoken_while_it_is_open() -> None:
-    process = start("say", "-", "--engine", "tone", "-o", "-")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(b"Here is some text. And ")
-        process.stdin.flush()
-        assert len(process.stdout.read(3_840)) == 3_840  # while stdin is open
-        process.stdin.write(b"more of it.")
+    with killed_after(start("say", "-", "--engine", "tone", "-o", "-")) as process:
+        stdin = present(process.stdin)
+        stdin.write(b"Here is some text. And ")
+        stdin.flush()
+        assert len(present(process.stdout).read(3_840)) == 3_840  # while stdin is open
+        stdin.write(b"more of it.")
         rest, errors = process.communicate(timeout=PATIENCE_S)
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
     assert process.returncode == 0, errors
     assert len(rest) > 3_840
 
@@ -102,21 +96,16 @@ async def test_a_running_node_gives_the_same_audio(tmp_path: Path) -> None:
 def test_ctrl_c_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     """Neither its engine nor its player."""
     env = environment(PATH=f"{fake_player(tmp_path)}:{os.environ['PATH']}")
-    process = start("say", "-", "--engine", "tone", "--play", "-o", str(tmp_path / "a.wav"), env=env)
-    assert process.stdin is not None
-    try:
-        process.stdin.write(TEXT.encode())
-        process.stdin.flush()
+    arguments = ("say", "-", "--engine", "tone", "--play", "-o", str(tmp_path / "a.wav"))
+    with killed_after(start(*arguments, env=env)) as process:
+        present(process.stdin).write(TEXT.encode())
+        present(process.stdin).flush()
         while not any(file.stat().st_size > 5_000 for file in tmp_path.glob(".a.wav.*.part")):
             assert process.poll() is None
             time.sleep(0.02)
         children = children_of(process.pid)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert len(children) == 2
@@ -127,18 +116,14 @@ def test_ctrl_c_stops_at_once_and_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads /proc")
 def test_a_closed_pipe_ends_it_without_a_message() -> None:
-    process = start("say", "-", "--engine", "tone", "-o", "-")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdin, process.stderr:
-        process.stdin.write(TEXT.encode() * 50)
-        process.stdin.flush()
-        process.stdout.read(100)
+    with killed_after(start("say", "-", "--engine", "tone", "-o", "-")) as process:
+        present(process.stdin).write(TEXT.encode() * 50)
+        present(process.stdin).flush()
+        present(process.stdout).read(100)
         children = children_of(process.pid)
-        process.stdout.close()
+        present(process.stdout).close()
         code = process.wait(PATIENCE_S)
-        errors = process.stderr.read()
+        errors = present(process.stderr).read()
     assert code == 141
     assert b"Traceback" not in errors
     assert children
@@ -176,25 +161,21 @@ def test_a_player_that_exits_early_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, b"no program that plays audio was found"),
-        (("-o", "a.doc"), 2, b"-o a.doc: the name ends in one of .wav, .mp3"),
-        (("-o", "/nowhere/a.wav"), 2, b"-o /nowhere/a.wav: No such file or directory"),
-        (("-o", "-", "--engine", "tone", "--voice", "tone-44O"), 1, b"did you mean 'tone-440'?"),
-        (("-o", "-", "--url", "127.0.0.1:9"), 1, b"no node answers at 127.0.0.1:9"),
-        (("-o", "-", "--engine", "tone", "--voice", "q"), 1, b"no such voice: `agent-tts voices` and GET"),
-        (("-o", "-", "--url", "ftp://x"), 2, b"host:port"),
-        (("-o", "-", "--url", "http://h:99999"), 2, b"host:port"),
-        (
-            ("-o", "-", "--url", "h:1", "--device", "cpu", "--max-frames", "9"),
-            2,
-            b"--device, --max-frames: a running node",
-        ),
-        (("-o", "-", "--engine", "tone", "--dtype", "float16"), 2, b"'float32' or 'bfloat16'"),
-        (("-o", "-", "--engine", "qwen3", "--model", "/nowhere"), 2, b"is neither a folder here nor a hub id"),
+        ("", 2, b"no program that plays audio was found"),
+        ("-o a.doc", 2, b"-o a.doc: the name ends in one of .wav, .mp3"),
+        ("-o /nowhere/a.wav", 2, b"-o /nowhere/a.wav: No such file or directory"),
+        ("-o - --engine tone --voice tone-44O", 1, b"did you mean 'tone-440'?"),
+        ("-o - --url 127.0.0.1:9", 1, b"no node answers at 127.0.0.1:9"),
+        ("-o - --engine tone --voice q", 1, b"no such voice: `agent-tts voices` and GET"),
+        ("-o - --url ftp://x", 2, b"host:port"),
+        ("-o - --url http://h:99999", 2, b"host:port"),
+        ("-o - --url h:1 --device cpu --max-frames 9", 2, b"--device, --max-frames: a running node"),
+        ("-o - --engine tone --dtype float16", 2, b"'float32' or 'bfloat16'"),
+        ("-o - --engine qwen3 --model /nowhere", 2, b"is neither a folder here nor a hub id"),
     ],
 )
-def test_invalid_input_is_a_message_and_an_exit_code(arguments: tuple[str, ...], code: int, said: bytes) -> None:
-    result = invoke("say", TEXT, *arguments, PATH="/nowhere")
+def test_invalid_input_is_a_message_and_an_exit_code(arguments: str, code: int, said: bytes) -> None:
+    result = invoke("say", TEXT, *arguments.split(), PATH="/nowhere")
     assert said in result.stderr
     assert result.returncode == code
 

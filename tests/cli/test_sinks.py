@@ -19,11 +19,13 @@ TONE = (8_000 * np.sin(np.arange(24_000) * 2 * np.pi * 660 / 24_000)).astype("<i
 FRAMES = [TONE[start : start + 3_840] for start in range(0, len(TONE), 3_840)]
 
 
-async def fill(sink: FileSink) -> None:
-    """Write all of `TONE`, frame by frame."""
-    for frame in FRAMES:
+async def fill(path: Path, frames: list[bytes] = FRAMES, *, whole: bool = True) -> None:
+    """Write these frames to a file, by default all of `TONE`."""
+    sink = FileSink(path)
+    for frame in frames:
         await sink.write(frame)
-    await sink.close(True)
+    await sink.close(whole)
+    await sink.close(whole)
 
 
 def decoded(path: Path) -> bytes:
@@ -35,25 +37,20 @@ def decoded(path: Path) -> bytes:
 
 @pytest.mark.parametrize("suffix", sorted(FORMATS.keys() - {".pcm", ".raw"}))
 async def test_the_suffix_of_a_file_decides_its_format(tmp_path: Path, suffix: str) -> None:
-    sink = FileSink(tmp_path / f"a{suffix.upper()}")
-    await fill(sink)
+    await fill(tmp_path / f"a{suffix.upper()}")
     pcm = decoded(tmp_path / f"a{suffix.upper()}")
     assert dominant_hz(pcm) == pytest.approx(660, abs=5)
     assert len(pcm) == pytest.approx(len(TONE), abs=4_800)
 
 
 async def test_a_raw_file_is_the_audio_itself(tmp_path: Path) -> None:
-    sink = FileSink(tmp_path / "a.pcm")
-    await fill(sink)
+    await fill(tmp_path / "a.pcm")
     assert (tmp_path / "a.pcm").read_bytes() == TONE
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_a_wav_file_is_valid_also_when_interrupted(tmp_path: Path, whole: bool) -> None:
-    sink = FileSink(tmp_path / "a.wav")
-    await sink.write(FRAMES[0])
-    await sink.close(whole)
-    await sink.close(whole)
+    await fill(tmp_path / "a.wav", FRAMES[:1], whole=whole)
     assert decoded(tmp_path / "a.wav") == FRAMES[0]
     file = (tmp_path / "a.wav").read_bytes()
     assert file[44 : -len(WAV_MARK)] == FRAMES[0]  # some clients skip 44 bytes
@@ -93,9 +90,7 @@ async def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pcm")
     read = os.open(tmp_path / "a.pcm", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        sink = FileSink(tmp_path / "a.pcm")
-        await sink.write(FRAMES[0])
-        await sink.close(True)
+        await fill(tmp_path / "a.pcm", FRAMES[:1])
         assert os.read(read, 8_192) == FRAMES[0]
     finally:
         os.close(read)

@@ -26,7 +26,6 @@ def test_the_voices_of_this_machine_are_listed() -> None:
     assert result.stderr == b""
 
 
-@pytest.mark.node
 @pytest.mark.parametrize("url", [[], pytest.param(["--url", "http://127.0.0.1:9"], marks=pytest.mark.slow)])
 def test_a_file_without_an_end_takes_no_more_than_a_clip_may_have(url: list[str]) -> None:
     memory = partial(resource.setrlimit, resource.RLIMIT_AS, (4 << 30, 4 << 30))

@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from agent_tts.options import Sampling, SpeechOptions, declared
 from agent_tts.text.entries import Lexicon
+from tests.support import present
 
 DECLARATIONS = Path(__file__).parents[2] / "web" / "client.d.ts"
 NAMES = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
@@ -26,8 +27,8 @@ def typescript(hint: Any) -> str:
 
 def shown(name: str) -> dict[str, str]:
     """The fields of a type in the declarations, all of which may be left out."""
-    block = re.search(rf"^export type {name} = \{{\n(.*?)^\}};", DECLARATIONS.read_text(), re.MULTILINE | re.DOTALL)
-    assert block is not None
+    type_ = rf"^export type {name} = \{{\n(.*?)^\}};"
+    block = present(re.search(type_, DECLARATIONS.read_text(), re.MULTILINE | re.DOTALL))
     text = " ".join(re.sub(r"/\*.*?\*/", "", block[1], flags=re.DOTALL).split())
     found = re.findall(r"(\w+)\?: ((?:\{.*?\}|[^;{])+);", text)
     assert " ".join(f"{field}?: {kind};" for field, kind in found) == text

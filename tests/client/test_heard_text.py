@@ -51,7 +51,6 @@ def test_heard_text(case: dict[str, Any]) -> None:
     assert heard_text(case["text"], words, case["played_ms"]) == (case["heard"], case["unheard"])
 
 
-@pytest.mark.node
 @needs("node")
 async def test_heard_text_in_javascript(tmp_path: Path) -> None:
     script = tmp_path / "heard.mjs"
@@ -59,7 +58,6 @@ async def test_heard_text_in_javascript(tmp_path: Path) -> None:
     assert json.loads(await told(str(script))) == [[case["heard"], case["unheard"]] for case in CASES]
 
 
-@pytest.mark.node
 @needs("node")
 async def test_scripts_without_spaces_are_the_same_in_javascript(tmp_path: Path) -> None:
     """In the client and on the page, of all characters that this Python knows."""

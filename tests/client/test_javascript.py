@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 
 from agent_tts.config.loading import data_folder
 from agent_tts.protocol.v1 import HEADER
+from tests.client.test_connection import serving
 from tests.support import running_node, until
 from tests.tools import needs
 from tests.two_nodes import TEXT, two_nodes_in_this_loop
@@ -218,17 +219,9 @@ async def test_a_server_that_is_silent_or_speaks_otherwise_is_left(socket: tuple
         left.append(name)
 
     pings_of: dict[Any, int] = {}
-    server = await serve(answer, "127.0.0.1", 0, subprotocols=[Subprotocol("agent_tts.v1")])
-    async with server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        found = await ran("broken.mjs", f"http://127.0.0.1:{port}", *socket, *BROKEN)
+    async with serving(answer) as address:
+        found = await ran("broken.mjs", f"http://{address}", *socket, *BROKEN)
         malformed = ["malformed", "malformed", True]
-        assert dict(zip(BROKEN, found, strict=True)) == {
-            name: "spoken"
-            if name in ("newer", "slow")
-            else ["unreachable", "unreachable", True]
-            if name == "mute"
-            else malformed
-            for name in BROKEN
-        }
+        others = {"newer": "spoken", "slow": "spoken", "mute": ["unreachable", "unreachable", True]}
+        assert dict(zip(BROKEN, found, strict=True)) == dict.fromkeys(BROKEN, malformed) | others
         await until(lambda: set(left) == BROKEN.keys())

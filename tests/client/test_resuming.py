@@ -14,6 +14,7 @@ from agent_tts.client.resuming import MARGIN_S, MAX_LOSSES, ResumableUtterance
 from agent_tts.errors import SpeechError
 from agent_tts.messages import Audio, Cancelled, Finished, Flushed, Mark, Word, Words
 from agent_tts.protocol.utterance import UtteranceEvent
+from tests.support import present
 
 LOST = ConnectionLost("lost")
 RATE = 8_000  # Hz of mulaw: 8 bytes a millisecond
@@ -61,7 +62,7 @@ class Part:
 class Fleet:
     """Nodes, of which each has one part of the utterance."""
 
-    def __init__(self, session: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(self, text: str = "", session: dict[str, Any] | None = None, **options: Any) -> None:
         self.parts: list[Part] = []
         self.options: list[dict[str, Any]] = []
         self.session = {"output": OUTPUT} if session is None else session
@@ -69,6 +70,8 @@ class Fleet:
         self.nodes: list[Any] = []
         self.refusal: SpeechError | None = None
         self.speech = ResumableUtterance(self.node(), self.renew, **options)
+        if text:
+            self.speech.write(text)
 
     def node(self) -> Any:
         info = SimpleNamespace(frame_ms=80)
@@ -123,10 +126,9 @@ def spans(events: list[UtteranceEvent]) -> list[tuple[int, int]]:
 ONE, TWO = ("one", 0, 0, 100), ("two", 4, 100, 200)
 
 
-async def lost(fleet: Fleet | None = None, *before: UtteranceEvent) -> Fleet:
+async def lost(*before: UtteranceEvent) -> Fleet:
     """An utterance of "one two three" whose node is lost behind "one", 1 s in; the next node speaks the rest."""
-    fleet = fleet or Fleet()
-    fleet.speech.write("one two three")
+    fleet = Fleet("one two three")
     await fleet.told(words(ONE, TWO), audio(0, 100), *before, audio(100, 150), LOST)
     assert len(fleet.parts) == 2
     return fleet
@@ -136,8 +138,7 @@ async def lost(fleet: Fleet | None = None, *before: UtteranceEvent) -> Fleet:
 
 
 async def test_the_rest_of_the_text_is_said_from_the_end_of_the_last_whole_word() -> None:
-    fleet = Fleet(timestamps="word", seed=3)
-    fleet.speech.write("one two ")
+    fleet = Fleet("one two ", timestamps="word", seed=3)
     fleet.speech.write("three")
     first = await fleet.told(words(ONE, TWO), audio(0, 100), audio(100, 150), LOST)
     assert spans(first) == [(0, 100)]  # the half of "two" is dropped
@@ -162,15 +163,13 @@ async def test_the_rest_of_the_text_is_said_from_the_end_of_the_last_whole_word(
 
 @pytest.mark.parametrize("come_ms", [199, 200])
 async def test_a_word_is_whole_when_its_last_sample_has_come(come_ms: int) -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two three")
+    fleet = Fleet("one two three")
     await fleet.told(words(ONE, TWO), audio(0, 100), audio(100, come_ms), LOST)
     assert fleet.parts[1].said == [" three" if come_ms == 200 else " two three"]
 
 
 async def test_estimated_words_are_no_place_to_go_on_from() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two")
+    fleet = Fleet("one two")
     told = await fleet.told(words(ONE, TWO, kind="estimated"), audio(0, 150), LOST)
     assert spans(told) == [(0, 150)]
     assert fleet.parts[1].said == ["one two"]
@@ -178,8 +177,7 @@ async def test_estimated_words_are_no_place_to_go_on_from() -> None:
 
 
 async def test_the_reader_gets_whole_words_with_what_stands_before_them() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two three")
+    fleet = Fleet("one two three")
     told = await fleet.told(words(ONE, TWO), audio(0, 60))
     assert spans(told) == [(0, 60)]  # nothing was heard yet: it does not wait
     told = await fleet.told(audio(60, 160), Mark("c", "m", 1_600, 7))
@@ -207,15 +205,12 @@ async def test_a_word_that_the_listener_waits_for_is_given_in_parts() -> None:
     assert spans(told) == [(0, 100)]
     loop = asyncio.get_running_loop()
     began, event = loop.time(), await fleet.speech.next()
-    assert event is not None
-    assert spans([event]) == [(100, 130)]
+    assert spans([present(event)]) == [(100, 130)]
     assert loop.time() - began == pytest.approx(1 - MARGIN_S, abs=0.02)
     await asyncio.sleep(10)  # the listener has heard all, and waits
     assert spans(await fleet.told(audio(130, 180))) == [(130, 180)]
     assert await fleet.told(audio(180, 190)) == []  # half a second is left, counted from what it heard last
-    event = await fleet.speech.next()
-    assert event is not None
-    assert spans([event]) == [(180, 190)]
+    assert spans([present(await fleet.speech.next())]) == [(180, 190)]
     assert loop.time() - began == pytest.approx(1 - MARGIN_S + 10 + 0.5 - MARGIN_S, abs=0.02)
 
 
@@ -223,7 +218,7 @@ async def test_a_word_that_the_listener_waits_for_is_given_in_parts() -> None:
 
 
 async def test_a_mark_is_told_once_and_counted_from_the_beginning() -> None:
-    fleet = await lost(None, Mark("c", "heard", 1_000, 3))
+    fleet = await lost(Mark("c", "heard", 1_000, 3))
     assert fleet.speech._marks == {3}
     told = await fleet.told(Mark("c", "heard", 0, 0), Mark("c", "new", 200, 4), audio(0, 10))
     assert [event for event in told if isinstance(event, Mark)] == [Mark("c", "new", 1_200, 7)]
@@ -248,8 +243,7 @@ async def test_flushes_that_were_not_answered_are_sent_again() -> None:
 
 
 async def test_a_flush_before_the_place_repeats_no_text() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one")
+    fleet = Fleet("one")
     fleet.speech.flush("a")
     fleet.speech.write(" two three")
     assert fleet.parts[0].said == ["one", ("flush", "a"), " two three"]
@@ -281,8 +275,7 @@ async def test_a_cancel_after_a_loss_tells_what_was_heard_of_the_whole(played_ms
 
 
 async def test_a_cancel_without_a_loss_is_the_nodes_own() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one")
+    fleet = Fleet("one")
     assert await fleet.speech.cancel(12.0) is fleet.parts[0].cut
     assert fleet.parts[0].said == ["one", ("stop", 12.0)]
 
@@ -306,8 +299,7 @@ async def test_what_was_for_the_reader_is_told_after_a_stop_but_for_audio() -> N
 
 async def test_no_text_follows_an_end_or_a_stop() -> None:
     for act in ("end", "stop"):
-        fleet = Fleet()
-        fleet.speech.write("one")
+        fleet = Fleet("one")
         getattr(fleet.speech, act)()
         fleet.speech.write("two")
         fleet.speech.flush("f")
@@ -320,8 +312,7 @@ async def test_no_text_follows_an_end_or_a_stop() -> None:
 
 
 async def test_a_text_that_was_said_ends_without_another_node() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two \n")
+    fleet = Fleet("one two \n")
     fleet.speech.end()
     told = await fleet.told(words(ONE, TWO), audio(0, 200), LOST)
     assert told[-1] == Finished("c0", "end", audio_ms=2_000)
@@ -330,8 +321,7 @@ async def test_a_text_that_was_said_ends_without_another_node() -> None:
 
 @pytest.mark.parametrize("what", ["open", "flush", "text"])
 async def test_what_is_not_all_said_goes_on(what: str) -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two" if what != "text" else "one two!")
+    fleet = Fleet("one two" if what != "text" else "one two!")
     if what == "flush":
         fleet.speech.flush("f")
     if what != "open":
@@ -341,8 +331,7 @@ async def test_what_is_not_all_said_goes_on(what: str) -> None:
 
 
 async def test_a_text_goes_to_so_many_nodes_only() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one two three")
+    fleet = Fleet("one two three")
     for _ in range(MAX_LOSSES):
         await fleet.told(LOST)
     assert len(fleet.parts) == MAX_LOSSES + 1
@@ -365,8 +354,7 @@ async def test_a_text_goes_to_so_many_nodes_only() -> None:
     ],
 )
 async def test_only_what_can_be_joined_goes_on(session: dict[str, Any], options: dict[str, Any], resumes: bool) -> None:
-    fleet = Fleet(session, **options)
-    fleet.speech.write("one")
+    fleet = Fleet("one", session, **options)
     if resumes:
         assert await fleet.told(LOST) == []
         assert len(fleet.parts) == 2
@@ -379,7 +367,7 @@ async def test_only_what_can_be_joined_goes_on(session: dict[str, Any], options:
 
 @pytest.mark.parametrize(("encoding", "width"), [("pcm_s16le", 2), ("pcm_f32le", 4), ("alaw", 1)])
 async def test_a_sample_has_the_bytes_of_its_encoding(encoding: str, width: int) -> None:
-    fleet = Fleet({"output": {"sample_rate": RATE}}, output={"encoding": encoding})
+    fleet = Fleet(session={"output": {"sample_rate": RATE}}, output={"encoding": encoding})
     chunk = Audio("c", bytes(80 * 150 * width))
     told = await fleet.told(words(ONE, TWO), chunk, limit=2)
     first, *_ = [event for event in told if isinstance(event, Audio) and event.payload]
@@ -387,7 +375,7 @@ async def test_a_sample_has_the_bytes_of_its_encoding(encoding: str, width: int)
 
 
 async def test_samples_are_counted_at_24_khz_unless_another_rate_was_asked_for() -> None:
-    fleet = Fleet({})
+    fleet = Fleet(session={})
     chunk = Audio("c", bytes(240 * 2 * 150))
     told = await fleet.told(words(ONE, TWO), chunk, limit=2)
     first, *_ = [event for event in told if isinstance(event, Audio) and event.payload]
@@ -395,16 +383,14 @@ async def test_samples_are_counted_at_24_khz_unless_another_rate_was_asked_for()
 
 
 async def test_the_error_of_a_search_without_a_node_is_told() -> None:
-    fleet = Fleet()
+    fleet = Fleet("one")
     fleet.refusal = SpeechError("none left")
-    fleet.speech.write("one")
     with pytest.raises(SpeechError, match="none left"):
         await fleet.told(LOST)
 
 
 async def test_who_stops_meanwhile_does_not_go_on() -> None:
-    fleet = Fleet()
-    fleet.speech.write("one")
+    fleet = Fleet("one")
 
     async def stops(lost: Any) -> Any:
         fleet.speech.stop()
@@ -433,8 +419,7 @@ PACKET = b"\xff\x04" + b"aabbccdd"  # four frames of 20 ms
 
 async def test_opus_is_given_up_to_the_frame_where_a_word_ends() -> None:
     """To half a frame, behind a second of packets that are all given."""
-    fleet = Fleet({"output": {"encoding": "opus", "sample_rate": 8_000}})
-    fleet.speech.write("one two")
+    fleet = Fleet("one two", {"output": {"encoding": "opus", "sample_rate": 8_000}})
     packets = [Audio("c", PACKET, number * 640, flags=1) for number in range(13)]
     told = await fleet.told(words(("one", 0, 0, 102), ("two", 4, 102, 200)), *packets, LOST)
     given = [event for event in told if isinstance(event, Audio)]

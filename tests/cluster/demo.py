@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.cluster.machines import Caller, callers, machines, open_door, until_nodes
+from tests.cluster.machines import Caller, callers, hang_up, machines, open_door, until_nodes
 
 SLOTS = 4  # of each node
 CALLERS = (4, 4, 4)  # who come, each time when a node has room for them
@@ -43,8 +43,7 @@ async def demo(folder: Path) -> None:
             say(began, f"the node {name} is killed: its callers go on at others, from the next word")
             await until_nodes(head, 4)
             say(began, "it is back")
-            for caller in spoken_to:
-                await caller.end()
+            await hang_up(spoken_to)
             seconds = sum(caller.samples for caller in spoken_to) / 24_000
             say(began, f"all hang up: {seconds:.0f} s of audio came, every sample counted, none lost or doubled")
         left = await until_nodes(head, 1)

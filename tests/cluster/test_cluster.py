@@ -30,6 +30,7 @@ from tests.cluster.machines import (
     Listed,
     callers,
     free_port,
+    hang_up,
     machines,
     until_led_to,
     until_listed,
@@ -59,13 +60,11 @@ async def test_it_grows_under_callers_and_shrinks_when_they_have_gone(tmp_path: 
             assert_ray_is_closed(other)
             async with callers(await other.url(), 2) as more:  # by the other machine's door
                 assert {caller.node for caller in more} == {second}
-                for caller in first:
-                    await caller.end()
+                await hang_up(first)
                 # One node is too many: whichever it is, it finishes its calls.
                 left = await until_listed(head, lambda known: sum(each["state"] == "ok" for each in known.values()) < 2)
                 print(f"of {second}, which speaks, and another, one stays: {left}")
-                for caller in more:
-                    await caller.end()
+                await hang_up(more)
             await until_nodes(head, 1)
 
         again = run("cluster", "start", *ARGUMENTS, "--folder", str(head.folder), "--head-port", "1")
@@ -92,13 +91,9 @@ def assert_ray_is_closed(machine: ClusterMachine) -> None:
 
 async def assert_metrics_of_all(targets: Path, wanted: set[str]) -> None:
     """Prometheus finds these nodes by the file, and they answer it."""
-    await until(lambda: named_in(targets) == wanted, 10)
+    await until(lambda: {*json.loads(targets.read_text())[0]["targets"]} == wanted, 10)
     for target in wanted:
         assert "agent_tts_slots_used" in await page(target)
-
-
-def named_in(targets: Path) -> set[str]:
-    return {*json.loads(targets.read_text())[0]["targets"]}
 
 
 async def page(target: str) -> str:
@@ -117,8 +112,7 @@ async def test_a_node_that_is_killed_loses_its_own_callers_and_comes_back(tmp_pa
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             await asyncio.sleep(3)
-            for caller in spoken_to:
-                await caller.end()  # with `moves=True` they have gone on at the other node
+            await hang_up(spoken_to)  # with `moves=True` they have gone on at the other node
             back = await until_nodes(head, 2)
             print(f"a node is back {time.monotonic() - began:.1f} s after {killed} was killed")
             assert set(back) | {killed} >= set(two)
@@ -151,8 +145,7 @@ async def test_without_ray_a_machine_speaks_on_and_its_node_is_adopted(tmp_path:
                 await until(lambda: looked_after(other) == is_held, 60)  # noqa: B023
             await until_nodes(head, 2)
             assert head.nodes() | other.nodes() == before
-            for caller in spoken_to:
-                await caller.end()
+            await hang_up(spoken_to)
 
 
 @pytest.mark.cluster
@@ -165,8 +158,7 @@ async def test_without_its_head_a_cluster_speaks_on_and_is_adopted_by_the_next(t
                 os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(5)
             async with callers(await other.url(), 2) as later, callers(await head.url(), 2) as at_the_head:
-                for caller in (*spoken_to, *later, *at_the_head):
-                    await caller.end()
+                await hang_up((*spoken_to, *later, *at_the_head))
             await until_nodes(head, 2)
             assert head.nodes() | other.nodes() == before
 
@@ -176,8 +168,7 @@ async def test_a_new_head_finds_nodes_that_no_caller_needs(tmp_path: Path) -> No
     async with machines(tmp_path, 1, SLOTS) as (head, other):
         async with callers(await head.url(), 4) as spoken_to:
             await until_nodes(head, 2)
-            for caller in spoken_to:
-                await caller.end()
+            await hang_up(spoken_to)
         before = head.nodes() | other.nodes()
         for pid in head.ray("gcs_server"):
             os.kill(pid, signal.SIGKILL)
@@ -203,8 +194,7 @@ async def test_a_machine_whose_process_is_killed_is_started_again(tmp_path: Path
             assert head.nodes() == before
             assert not without_gpu.nodes()
             assert all(map(is_running, doors))
-            for caller in spoken_to:
-                await caller.end()
+            await hang_up(spoken_to)
 
 
 @pytest.mark.cluster
@@ -228,8 +218,7 @@ async def test_a_machine_that_is_drained_finishes_its_calls(tmp_path: Path) -> N
             await until_listed(head, moved)
             async with callers(await head.url(), 2) as later:
                 assert name not in {caller.node for caller in later}
-                for caller in (*spoken_to, *later):
-                    await caller.end()
+                await hang_up((*spoken_to, *later))
         await until_nodes(head, 2, name)
 
 
@@ -268,15 +257,13 @@ async def test_a_new_version_comes_beside_the_old_one(tmp_path: Path) -> None:
             async with callers(await other.url(), 2) as of_the_new:
                 assert {caller.node for caller in of_the_old} == {old}
                 assert {caller.node for caller in of_the_new} == {began[0]}
-                for caller in of_the_old:
-                    await caller.end()
+                await hang_up(of_the_old)
                 await until_listed(head, lambda known: old not in known)
                 await upgrade(head)
                 known = await until_listed(head, lambda known: began[0] in known)
                 assert {each["version"] for each in known.values()} == {"7.8.9"}
                 assert began in other.nodes().items()
-                for caller in of_the_new:
-                    await caller.end()
+                await hang_up(of_the_new)
 
 
 @pytest.mark.cluster
@@ -288,5 +275,4 @@ async def test_keys_are_counted_over_all_nodes(tmp_path: Path) -> None:
             assert len({caller.node for caller in spoken_to}) == 2
             with pytest.raises(AtCapacity, match="in the fleet"):
                 await Caller(await head.url(), api_key="sesame").task
-            for caller in spoken_to:
-                await caller.end()
+            await hang_up(spoken_to)

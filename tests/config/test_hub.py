@@ -280,11 +280,8 @@ def test_models_of_an_unused_engine_are_not_downloaded() -> None:
 
 def test_the_packaged_models_are_pinned_to_commits() -> None:
     settings = load_settings(find_config("gpu"), environ={})
-    assert {model.source.rpartition("-")[2] for model in settings.qwen3.models} == {
-        "CustomVoice",
-        "VoiceDesign",
-        "Base",
-    }
+    types = {model.source.rpartition("-")[2] for model in settings.qwen3.models}
+    assert types == {"CustomVoice", "VoiceDesign", "Base"}
     assert all(model.revision and len(model.revision) == 40 for model in settings.qwen3.models)
 
 

@@ -14,38 +14,35 @@ from agent_tts.text.entries import Lexicon
 PLS = "<lexicon><lexeme><grapheme>nginx</grapheme><alias>engine x</alias></lexeme></lexicon>"
 
 
+def read(folder: Path, text: str) -> Lexicon:
+    (path := folder / "words").write_text(text)
+    return read_lexicon(path)
+
+
 @pytest.mark.parametrize(
     "text", [PLS, f"\ufeff  {PLS}", "nginx: engine x", '{"nginx": "engine x"}', '{"nginx": {"alias": "engine x"}}']
 )
 def test_a_file_is_pls_or_a_mapping(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "words"
-    path.write_text(text)
-    assert read_lexicon(path) == Lexicon.of({"nginx": "engine x"})
+    assert read(tmp_path, text) == Lexicon.of({"nginx": "engine x"})
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        *((text, "") for text in ("", "nginx", "- a", "a: 1", "<speak/>", "a: {alias: b, c: d}", "5: a")),
-        ("a: [", "neither XML nor YAML: expected the node content"),
-        ("no: know", "a word is not a text: YAML has to have 5, no and on in quotes"),
-    ],
-)
-def test_another_file_is_refused_with_its_name(tmp_path: Path, text: str, why: str) -> None:
-    path = tmp_path / "words"
-    path.write_text(text)
-    with pytest.raises(SettingsError, match=f"^words: {why}"):
-        read_lexicon(path)
+WRONG = dict.fromkeys(["", "nginx", "- a", "a: 1", "<speak/>", "a: {alias: b, c: d}", "5: a"], "")
+WRONG["a: ["] = "neither XML nor YAML: expected the node content"
+WRONG["no: know"] = "a word is not a text: YAML has to have 5, no and on in quotes"
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.items())
+def test_another_file_is_refused_with_its_name_and_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"^words: {said}"):
+        read(tmp_path, text)
 
 
 def test_a_file_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "words"
-    path.write_text("nginx: engine x")
     monkeypatch.setattr(lexicon, "MAX_BYTES", 15)
-    read_lexicon(path)
+    read(tmp_path, "nginx: engine x")
     monkeypatch.setattr(lexicon, "MAX_BYTES", 14)
     with pytest.raises(SettingsError, match="words: a lexicon has at most 14 bytes"):
-        read_lexicon(path)
+        read(tmp_path, "nginx: engine x")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from agent_tts.messages import Audio, Finished, Started
 from agent_tts.options import SpeechOptions
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
-from tests.events_of import events_of
 from tests.ipc.listener import tone_settings
-from tests.support import until
+from tests.support import events_of, until
 
 TEXT = "a sentence that is long enough to be killed in the middle of it"
 BACK_S = 30.0  # for an engine to start on a busy machine

@@ -30,6 +30,7 @@ from agent_tts.messages import (
 )
 from agent_tts.options import EngineOptions
 from tests.ipc.listener import WAIT_S, E, shadow_numpy, tone_settings
+from tests.support import present
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and descriptors")]
 
@@ -38,11 +39,8 @@ class Child:
     """An engine process and the bytes to and from it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         self.process = process
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+        self.stdin, self.stdout, self.stderr = present(process.stdin), present(process.stdout), present(process.stderr)
         self._rest = bytearray()
         # Events that were read and not returned yet.
         self._events: list[EngineEvent] = []

@@ -19,7 +19,7 @@ from agent_tts.ipc.engine_process import EngineProcess
 from agent_tts.ipc.wire import TO_ENGINE, Setup, decode, encode
 from agent_tts.messages import Append, Audio, EnginePing, EnginePong, EngineReady
 from tests.ipc.listener import WAIT_S, Listener, engine_process, shadow_numpy, speak, tone_settings
-from tests.support import logged, present, typed, until
+from tests.support import logged, present, recorded, typed, until
 
 pytestmark = [pytest.mark.node, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and scripts")]
 
@@ -49,19 +49,6 @@ def use_interpreter(path: Path, script: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "executable", str(path))
 
 
-def record_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Record every write to an engine process from now on."""
-    writes: list[bytes] = []
-    write = EngineConnection.write
-
-    def record(connection: EngineConnection, data: bytes) -> None:
-        writes.append(data)
-        write(connection, data)
-
-    monkeypatch.setattr(EngineConnection, "write", record)
-    return writes
-
-
 # ---------------------------------------------------------------- start
 
 
@@ -77,7 +64,7 @@ async def test_an_engine_starts_answers_and_ends_cleanly(monkeypatch: pytest.Mon
         start = asyncio.get_running_loop().time()
         await listener.until(lambda: len(listener.all(EnginePong)) == 6)
         assert 0.9 < asyncio.get_running_loop().time() - start < 3.0
-        writes = record_writes(monkeypatch)
+        writes = recorded(monkeypatch, EngineConnection, "write", lambda _, data: data)
         for nonce in range(100, 150):
             link.send(EnginePing(nonce))
         assert writes == []
@@ -104,7 +91,7 @@ async def test_neither_secrets_nor_modules_of_the_current_directory_reach_the_en
     monkeypatch.setenv("HOMELESS", "hush-prefix")  # names are compared as a whole
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("AgEnT_tTs_ICE_SERVERS", '[{"urls": ["turn:x"], "credential": "hush-word"}]')
-    setups = record_writes(monkeypatch)
+    setups = recorded(monkeypatch, EngineConnection, "write", lambda _, data: data)
     settings = tone_settings(
         auth={"api_keys": ["hush-key"]}, ice_servers=[{"urls": ["turn:x"], "credential": "hush-word"}]
     )
@@ -196,9 +183,8 @@ async def test_an_engine_whose_pipe_stays_open_is_lost(tmp_path: Path, monkeypat
     use_interpreter(tmp_path / "python", script, monkeypatch)
     async with engine_process(tone_settings()) as (link, listener):
         monkeypatch.undo()
-        assert link.pid is not None
-        group = link.pid  # it leads its own session
-        os.kill(link.pid, signal.SIGKILL)
+        group = present(link.pid)  # it leads its own session
+        os.kill(group, signal.SIGKILL)
         await listener.hellos(2)
         os.killpg(group, signal.SIGKILL)
         assert listener.losses == ["it ended"]

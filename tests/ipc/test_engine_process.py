@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
@@ -67,29 +67,28 @@ async def stands_still() -> None:
         assert listener.losses == []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _uvloop_is_set_up() -> None:
-    """The first uvloop of a process opens a pipe for good; without this it would count as a leak of the first test."""
-    uvloop.new_event_loop().close()
-
-
 @pytest.mark.parametrize(
     "scenario", [dies_and_comes_back, pytest.param(hangs_and_is_closed, marks=pytest.mark.slow), stands_still]
 )
-def test_on_uvloop(scenario: Callable[[], Awaitable[None]]) -> None:
+def test_on_uvloop(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     """It watches processes in another way than asyncio's own loop, on which the other tests run."""
-
-    async def run() -> None:
-        await scenario()
-
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+        runner.run(scenario())
 
 
-async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many deaths within a minute as there are pauses are allowed. Each life is one `EngineReady`, then one loss."""
-    pauses_s = (0.0, 0.1)
+@pytest.mark.parametrize(
+    ("pauses_s", "within_s"), [((0.0, 0.1), 60.0), pytest.param((0.0, 0.0), 0.2, marks=pytest.mark.slow)]
+)
+async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final(
+    pauses_s: tuple[float, ...], within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many deaths within a minute as there are pauses are allowed. Each life is one `EngineReady`, then one loss.
+
+    The time of starts does not separate deaths: an engine that loads a model for longer than deaths count would
+    otherwise die and come back for ever.
+    """
     monkeypatch.setattr(client, "BACKOFF_S", pauses_s)
+    monkeypatch.setattr(processes, "DEATHS_WITHIN_S", within_s)
     async with engine_process(tone_settings()) as (link, listener):
         for life in range(1, len(pauses_s) + 2):
             await listener.hellos(life)
@@ -100,20 +99,6 @@ async def test_a_loss_is_reported_once_for_each_life_and_too_many_are_final(monk
         assert not link.alive
         lives = [entry for entry in listener.seen if isinstance(entry, EngineReady | str)]
         assert [type(entry) for entry in lives] == [EngineReady, str] * (len(pauses_s) + 1)
-
-
-@pytest.mark.slow
-async def test_the_time_of_starts_does_not_separate_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that loads a model for longer than deaths count would otherwise die and come back for ever."""
-    pauses_s = (0.0, 0.0)
-    monkeypatch.setattr(client, "BACKOFF_S", pauses_s)
-    monkeypatch.setattr(processes, "DEATHS_WITHIN_S", 0.2)
-    async with engine_process(tone_settings()) as (link, listener):
-        for life in range(1, len(pauses_s) + 2):
-            await listener.hellos(life)
-            kill(link)
-        async with asyncio.timeout(5):
-            await link.failed.wait()
 
 
 @pytest.mark.slow

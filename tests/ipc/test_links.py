@@ -267,13 +267,12 @@ async def test_a_reader_that_pauses_loses_no_frame(raw: list[socket.socket]) -> 
         heard = await front.whole(1)
         slow = Front()
         await slow.link.connect(process.attach(), present(process.greeting))
-        assert slow.link._link is not None
-        assert slow.link._link._transport is not None
-        slow.link._link._transport.pause_reading()
+        transport = present(present(slow.link._link)._transport)
+        transport.pause_reading()
         for number in range(1, 17):
             speak(slow.link, number, text)
         await front.until(lambda: front.load == EngineLoad(0, 0, others=0))
-        slow.link._link._transport.resume_reading()
+        transport.resume_reading()
         assert [await slow.whole(number) for number in range(1, 17)] == [heard] * 16
         await slow.link.close()
 
@@ -321,7 +320,6 @@ async def test_any_mix_of_links_leaves_nothing(seed: int) -> None:
     """Links come, speak with the same ids, cancel and go in any order, on few slots."""
     rng = random.Random(seed)
     async with shared(1, slots=3, queue=40) as (process, [watch]):
-        assert process.greeting is not None
         whole: dict[str, bytes] = {}
         for number, text in enumerate(("one", "one two three", WORDS[:20]), 100):
             speak(watch.link, number, text)
@@ -345,8 +343,7 @@ async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() 
         for front in fronts:
             speak(front.link, 1, instructions=NEVER_END)
             await front.until(lambda front=front: bool(front.all(Audio)))
-        assert process.pid is not None
-        first = process.pid
+        first = present(process.pid)
         os.kill(first, signal.SIGKILL)
         for front in fronts:
             await front.until(lambda front=front: front.losses == ["its link ended"])
@@ -367,14 +364,14 @@ async def test_a_killed_engine_ends_all_links_and_its_successor_gets_new_ones() 
 async def test_a_stopped_engine_is_late_and_then_lost() -> None:
     """New streams go elsewhere before it is given up."""
     async with shared(1, heartbeat_s=1.0) as (process, [front]):
-        assert process.pid is not None
         assert not front.link.late
-        os.kill(process.pid, signal.SIGSTOP)
+        pid = present(process.pid)
+        os.kill(pid, signal.SIGSTOP)
         await until(lambda: front.link.late, WAIT_S)
         assert front.link.alive
-        os.kill(process.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         await until(lambda: not front.link.late, WAIT_S)
-        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
         await front.until(lambda: bool(front.losses))
         await until(lambda: process.alive and front.asked > 0, WAIT_S)
 
@@ -395,8 +392,7 @@ async def test_a_front_asks_again_until_it_gets_a_link(monkeypatch: pytest.Monke
         assert len(one.all(EngineReady)) == 1
         assert one.losses == []
         for front in (one, other):
-            assert front.link._link is not None
-            front.link._link._transport.abort()  # pyrefly: ignore[missing-attribute]
+            present(front.link._link)._transport.abort()  # pyrefly: ignore[missing-attribute]
         await until(lambda: min(one.asked, other.asked) >= 3)
         await one.connect(process)
         other.link.failed.set()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent_tts.speech.utterance import Utterance
-from tests.support import RunningNode, running_node
+from tests.support import RunningNode, recorded, running_node
 
 
 @pytest.fixture
@@ -18,12 +18,4 @@ async def node() -> AsyncIterator[RunningNode]:
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that utterances of this process get at once."""
-    lengths: list[int] = []
-    write = Utterance.write
-
-    def counted(self: Utterance, text: str) -> None:
-        lengths.append(len(text))
-        write(self, text)
-
-    monkeypatch.setattr(Utterance, "write", counted)
-    return lengths
+    return recorded(monkeypatch, Utterance, "write", lambda _, text: len(text))

@@ -6,7 +6,6 @@ import asyncio
 import json
 from contextlib import AsyncExitStack
 
-import httpx
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
@@ -119,7 +118,7 @@ async def test_strangers_that_keep_their_connections_turn_nobody_away() -> None:
     """With uvicorn's limit, everybody gets a plain 503: key holders, /health and /ready."""
     limits = {"connections": 8, "sessions_per_key": 8}
     async with running_node(auth={"api_keys": [KEY]}, limits=limits) as running, AsyncExitStack() as strangers:
-        async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": KEY}) as http:
+        async with running.http(headers={"X-API-Key": KEY}) as http:
             assert (await http.get("/v1/models")).status_code == 200  # an idle client
             async with wire(running.ws_url, additional_headers={"X-API-Key": KEY}) as peer:
                 await peer.until("session.created")
@@ -130,7 +129,7 @@ async def test_strangers_that_keep_their_connections_turn_nobody_away() -> None:
                 await peer.until("pong")
                 assert (await http.get("/v1/models")).status_code == 200
                 for path in ("/health", "/ready"):
-                    async with httpx.AsyncClient(base_url=running.url) as newcomer:
+                    async with running.http() as newcomer:
                         assert (await newcomer.get(path)).status_code == 200
                 metrics = (await http.get("/metrics")).text
         given_way = 'agent_tts_connections_given_way_total{standing="%s"} '
@@ -149,7 +148,7 @@ async def test_clients_without_a_place_are_refused_in_the_shape_of_their_api(
     async with running_node(auth={"api_keys": [KEY]}, limits={"connections": 1}) as running:
         async with wire(running.ws_url, additional_headers={"X-API-Key": KEY}) as peer:
             await peer.until("session.created")
-            async with httpx.AsyncClient(base_url=running.url, headers={"X-API-Key": KEY, "xi-api-key": KEY}) as http:
+            async with running.http(headers={"X-API-Key": KEY, "xi-api-key": KEY}) as http:
                 refused = await http.get("/v1/models")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
                 assert refused.json()["error"]["code"] == "at_capacity"

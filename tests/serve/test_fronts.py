@@ -34,15 +34,10 @@ def test_auto_follows_cores_engines_and_limits(settings: Settings, cores: float,
     assert automatic(settings, cores) == expected
 
 
-def test_a_number_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert front_count(Settings(fronts=7)) == 7
-
-
-def test_other_systems_have_one_front(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert front_count(Settings(fronts=7)) == 1
-    assert front_count(Settings()) == 1
+def test_a_number_is_taken_as_it_is_but_other_systems_have_one_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    for platform, settings, count in (("linux", {"fronts": 7}, 7), ("darwin", {"fronts": 7}, 1), ("darwin", {}, 1)):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert front_count(Settings.model_validate(settings)) == count
 
 
 @pytest.mark.parametrize("wrong", [0, 65, -1, "many", True, 1.5, None])

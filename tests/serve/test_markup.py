@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from itertools import pairwise
-from typing import Any
 
 from tests.serve.test_session import Peer, peer, running, say
 from tests.text.markup.test_reader import TAGS, clean
 
 __all__ = ["peer"]  # a fixture
-
-
-def told(peer: Peer, context_id: str) -> list[dict[str, Any]]:
-    """The words with final times."""
-    messages = [message for message in peer.of("words") if message["context_id"] == context_id]
-    return [word for message in messages if message["kind"] == "aligned" for word in message["words"]]
 
 
 async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
@@ -34,7 +27,7 @@ async def test_any_text_with_tags_is_heard_alike_in_any_split() -> None:
             peer.send("context.end", context_id=split)
             await peer.until("context.done", split)
             assert peer.pcm(whole) == peer.pcm(split), text
-            words = [told(peer, whole), told(peer, split)]
+            words = [peer.words(whole, "aligned"), peer.words(split, "aligned")]
             assert [[word["word"] for word in some] for some in words] == [clean(text).split()] * 2
             starts = [word["char_start"] for word in words[0]]
             assert starts == sorted(starts) == [word["char_start"] for word in words[1]]
@@ -54,14 +47,15 @@ async def test_heard_text_has_the_original_spelling_without_tags(peer: Peer) -> 
 
 async def test_tags_are_text_without_markup(peer: Peer) -> None:
     said = await say(peer, "none", 'a <break time="1s"/> <emotion value="sad"/>b', markup="none", timestamps="word")
-    assert [word["word"] for word in told(peer, "none")] == ["a", "<break", 'time="1s"/>', "<emotion", 'value="sad"/>b']
+    words = [word["word"] for word in peer.words("none", "aligned")]
+    assert words == ["a", "<break", 'time="1s"/>', "<emotion", 'value="sad"/>b']
     assert said["audio_ms"] > (await say(peer, "auto", "a b"))["audio_ms"]
 
 
 async def test_marks_are_told_with_their_times_before_their_audio(peer: Peer) -> None:
     text = '<mark name="start"/>One <mark name="two"/>two.<mark name="rest"/> <break time="1s"/>Ok<mark name="end"/>'
     done = await say(peer, "a", text)
-    words = {word["word"]: word for word in told(peer, "a")}
+    words = {word["word"]: word for word in peer.words("a", "aligned")}
     marks = [(mark["name"], mark["at_ms"], mark["char_start"]) for mark in peer.of("mark")]
     assert marks == [
         ("start", words["One"]["start_ms"], 0),

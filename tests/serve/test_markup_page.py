@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from agent_tts.directives import Directive, Language, Pause, Prosody, Say, Style
@@ -89,7 +88,7 @@ def test_what_is_performed(engine: str, performs: tuple[str, ...]) -> None:
 async def test_what_is_heard(engine: str) -> None:
     """What is removed leaves the same audio, to the sample; what is performed does not."""
     forms = [row for row in FORMS if row[0] != "text"]
-    async with running_node(engine=engine) as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as client:
+    async with running_node(engine=engine) as node, node.http(trust_env=False) as client:
 
         async def spoken(text: str) -> bytes:
             body = {"model": "tts-1", "voice": "alloy", "input": text, "response_format": "pcm"}

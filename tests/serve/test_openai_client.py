@@ -48,11 +48,8 @@ async def test_errors_are_those_of_openai(client: openai.AsyncOpenAI, node: Runn
     good: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": "Hello"}
     with pytest.raises(openai.BadRequestError) as caught:
         await client.audio.speech.create(**good | {"voice": "nobody"})
-    assert (caught.value.code, caught.value.param, caught.value.type) == (
-        "unknown_voice",
-        "voice",
-        "invalid_request_error",
-    )
+    refused = caught.value.code, caught.value.param, caught.value.type
+    assert refused == ("unknown_voice", "voice", "invalid_request_error")
     async with connect(node, key="wrong") as wrong:
         with pytest.raises(openai.AuthenticationError):
             await wrong.audio.speech.create(**good)

@@ -14,6 +14,7 @@ from agent_tts.bench.statistics import serving
 from agent_tts.bench.trace import Collector
 from tests.cli.process import environment, start
 from tests.rtc_peer import connected
+from tests.support import present
 from tests.wire import wire
 
 pytestmark = pytest.mark.node
@@ -42,18 +43,18 @@ async def speak_everywhere(url: str) -> str:
         await client.get(f"/v1/models/{SECRET}")
         await client.get(f"/v1/{SECRET}", params={"token": SECRET})
         async with wire(ws_url) as peer:
-            await peer.say(SECRET, TEXT)
-            await peer.until("context.done")
-            await peer.say("fault", TEXT, instructions="fault:raise@1")
-            await peer.until("context.done")
-            await peer.say("nan", TEXT, instructions="fault:nan@1")
-            await peer.until("context.done")
+            for name, fault in ((SECRET, None), ("fault", "fault:raise@1"), ("nan", "fault:nan@1")):
+                await peer.say(name, TEXT, instructions=fault)
+                await peer.until("context.done")
             await peer.send(SECRET, text=TEXT)
             await peer.send("text.append", context_id="t", txt=TEXT)
             await peer.socket.send(f"not JSON: {TEXT}")
             for _ in range(3):
                 await peer.until("error")
-        await unplugged(ws_url)
+        async with wire(ws_url) as peer:  # cut while it speaks
+            await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
+            await peer.until_audio("t")
+            peer.socket.transport.abort()
         async with connected(url) as caller:
             caller.say("t", TEXT)
             await caller.message("context.done")
@@ -68,14 +69,6 @@ async def speak_everywhere(url: str) -> str:
         return (await client.get("/metrics")).text
 
 
-async def unplugged(ws_url: str) -> None:
-    """Cut the connection while it speaks."""
-    async with wire(ws_url) as peer:
-        await peer.send("text.append", context_id="t", text=f"{TEXT} " * 20)
-        await peer.until_audio("t")
-        peer.socket.transport.abort()
-
-
 def test_a_spoken_secret_appears_nowhere() -> None:
     """Lines of text have the same content as those of JSON: `telemetry/test_logs.py`."""
     with serving(Collector(), "collector") as spans:
@@ -83,9 +76,8 @@ def test_a_spoken_secret_appears_nowhere() -> None:
         flags = ("--port", "0", "--engine", "tone", "--log-level", "debug", "--log-format", "json")
         told = [argument for setting in settings for argument in ("--set", setting)]
         process = start("serve", *flags, *told, env=environment())
-        assert process.stderr is not None
         try:
-            said = iter(process.stderr.readline, b"")
+            said = iter(present(process.stderr).readline, b"")
             url = next(line for line in said if line.startswith(b"agent-tts: ")).decode().removeprefix("agent-tts: ")
             metrics = asyncio.run(speak_everywhere(url.strip()))
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
 from agent_tts.engine_info import FRAME_BYTES
@@ -42,7 +41,7 @@ async def test_a_voice_that_is_added_or_replaced_is_spoken_by_every_engine(tmp_p
     qwen3 = {"models": models, "device": "cpu, cpu", "dtype": "float32", "max_model_len": 256}
     values = {"engine": "qwen3", "slots": 2, "qwen3": qwen3, "voices": {"folder": str(tmp_path / "voices")}}
     close = {"Connection": "close"}
-    async with running_node(**values) as node, httpx.AsyncClient(base_url=node.url, headers=close, timeout=120) as http:
+    async with running_node(**values) as node, node.http(headers=close, timeout=120) as http:
         await until(lambda: all(engine.ready for engine in node.node.service.engines), 60)
         size = node.node.service.routing.info.models[0].vector_size or 0
         heard = []

@@ -23,12 +23,9 @@ from tests.engine.qwen3.test_engine import FRAMES, TEXT, assert_same, theirs
 from tests.integrations.pipecat.pipeline import running
 from tests.model import oracle, tiny
 from tests.model.clips import clip
-from tests.shared_loop import no_leaked_tasks
 from tests.support import RunningNode, running_node, until
 from tests.voices.clips import wav
 from tests.wire import Wire, wire
-
-__all__ = ["no_leaked_tasks"]  # a fixture
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
@@ -111,7 +108,7 @@ async def speaker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spe
     close = {"Connection": "close"}  # all connections of the test are closed
     async with (
         running_node(engine="qwen3", slots=SLOTS, qwen3=qwen3, voices={"folder": str(library)}) as node,
-        httpx.AsyncClient(base_url=node.url, headers=close, timeout=120) as http,
+        node.http(headers=close, timeout=120) as http,
         openai.AsyncOpenAI(
             base_url=f"{node.url}/v1", api_key="x", max_retries=0, timeout=120, default_headers=close
         ) as client,

@@ -87,6 +87,11 @@ class Peer:
     def of(self, type_: str) -> list[dict[str, Any]]:
         return [message for message in self.messages if message["type"] == type_]
 
+    def words(self, context_id: str | None = None, kind: str | None = None) -> list[dict[str, Any]]:
+        """The words that were told, all or of one context and one kind."""
+        found = [told for told in self.of("words") if context_id in (None, told["context_id"])]
+        return [word for told in found if kind in (None, told["kind"]) for word in told["words"]]
+
     def pcm(self, context_id: str) -> bytes:
         return b"".join(chunk.payload for chunk in self.audio.get(context_id, []))
 
@@ -231,7 +236,7 @@ async def test_all_words_of_a_long_message_come_before_its_audio(peer: Peer) -> 
 async def test_words_are_estimated_at_once_and_sent_again_with_their_audio(peer: Peer, kind: str) -> None:
     text = "  Hello, world!  Fine — 3.14?"
     await say(peer, "t1", text)
-    words = [word for message in peer.of("words") if message["kind"] == kind for word in message["words"]]
+    words = peer.words(kind=kind)
     assert [word["word"] for word in words] == text.split()
     assert all(text[word["char_start"] : word["char_end"]] == word["word"] for word in words)
     assert {message["kind"] for message in peer.of("words")} == {"estimated", "aligned"}
@@ -243,7 +248,7 @@ async def test_markup_and_normalize_are_options_of_a_context(peer: Peer) -> None
     done = await say(peer, "t1", text, normalize=True)
     plain = await say(peer, "t2", "It is five dollars. Yes")
     assert done["audio_ms"] == plain["audio_ms"] + 800
-    words = [word for message in peer.of("words") for word in message["words"] if message["context_id"] == "t1"]
+    words = peer.words("t1")
     assert [word["word"] for word in words] == 2 * ["It", "is", "$5.", "Yes"]
     assert (words[-2]["word"], words[-1]["word"]) == ("$5.", "Yes")
     assert words[-2]["start_ms"] == pytest.approx(4 * 60 + 800, abs=15)
@@ -259,8 +264,7 @@ async def test_a_context_says_words_as_its_lexicon_has_them_or_its_sessions(peer
     lexicons: dict[str, Any] = {"said": {}, "own": {"lexicon": {"Nginx": {"alias": "n"}}}, "none": {"lexicon": None}}
     for context_id, fields in lexicons.items():
         lengths[context_id] = (await say(peer, context_id, "Nginx runs.", **fields))["audio_ms"]
-        words = [word for message in peer.of("words") for word in message["words"]]
-        assert {(word["word"], word["char_start"]) for word in words} == {("Nginx", 0), ("runs.", 6)}
+        assert {(word["word"], word["char_start"]) for word in peer.words()} == {("Nginx", 0), ("runs.", 6)}
     assert lengths["own"] < lengths["none"] < lengths["said"]
     assert lengths["said"] == (await say(peer, "whole", "Engine x and so on runs."))["audio_ms"]
 
@@ -297,7 +301,7 @@ async def test_words_after_a_flush_start_after_its_audio(peer: Peer) -> None:
     flushed = await peer.until("context.flushed")
     peer.write("t1", " and on")
     await peer.until("context.done")
-    told = {word["word"]: word for message in peer.of("words") for word in message["words"]}
+    told = {word["word"]: word for word in peer.words()}
     assert told["and"]["start_ms"] == pytest.approx(flushed["audio_ms"], abs=11)
 
 
@@ -306,7 +310,7 @@ async def test_the_pace_of_a_voice_improves_estimates() -> None:
         off = []
         for name in ("t1", "t2"):
             done = await say(peer, name, "some words that are said without a pause")
-            words = [word for message in peer.of("words") if message["context_id"] == name for word in message["words"]]
+            words = peer.words(name)
             first = words[: len(words) // 2]
             off.append(abs(first[-1]["end_ms"] - done["audio_ms"]))
         assert off[1] < off[0] / 2

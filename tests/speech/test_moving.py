@@ -19,10 +19,9 @@ from agent_tts.speech.engine_handle import EngineClient, EngineClientFactory
 from agent_tts.speech.moving import LOOK_S, MAX_TEXT, WAITS_S
 from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
-from tests.events_of import events_of
 from tests.examples import examples
 from tests.in_process import InProcessEngine
-from tests.support import uncollected, until
+from tests.support import events_of, uncollected, until
 
 UNPACED = SpeechOptions(lead_ms=None, seed=3)
 TEXT = ("Some words ", "that come ", "in pieces ", "while they wait.")

@@ -19,9 +19,8 @@ from agent_tts.speech.service import SpeechService
 from agent_tts.speech.utterance import Utterance
 from agent_tts.text.entries import Lexicon
 from agent_tts.voices.library import StoredVoice, VoiceLibrary
-from tests.events_of import events_of
 from tests.in_process import InProcessEngine
-from tests.support import in_this_loop, logged, present, settings_of, typed, until, with_models
+from tests.support import events_of, in_this_loop, logged, present, settings_of, typed, until, with_models
 
 UNPACED = SpeechOptions(lead_ms=None)
 

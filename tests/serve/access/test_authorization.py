@@ -32,81 +32,75 @@ KEYED = "keyed"  # a client with a key
 STREAM = "stream"  # a key or a one-time token
 NOBODY = "nobody"  # they need an agent
 
+# Who may use what: which clients, which methods, and the path.
+ROUTES = """
+open   GET              /
+open   MOUNT,GET        /web
+open   GET              /web/
+open   GET              /docs
+open   GET              /docs/{name:path}
+open   GET              /openapi.json
+open   GET              /api/agent
+open   GET              /health
+open   GET              /ready
+keyed  GET              /metrics
+keyed  GET              /api/operator
+keyed  POST             /v1/audio/speech
+keyed  GET,POST,DELETE  /v1/audio/voices
+keyed  DELETE,GET       /v1/audio/voices/{name}
+keyed  GET,PUT          /v1/audio/voices/{name}/lexicon
+keyed  POST,GET         /v1/audio/voice_consents
+keyed  GET,POST,DELETE  /v1/audio/voice_consents/{consent_id}
+keyed  POST             /v1/audio/detect
+keyed  GET              /v1/models
+keyed  GET              /v1/models/{model:path}
+keyed  POST             /v1/text-to-speech/{voice_id}
+keyed  POST             /v1/text-to-speech/{voice_id}/stream
+keyed  POST             /v1/text-to-speech/{voice_id}/stream/with-timestamps
+keyed  POST             /v1/text-to-speech/{voice_id}/with-timestamps
+keyed  POST             /v1/text-to-dialogue
+keyed  POST             /v1/text-to-dialogue/stream
+keyed  POST             /v1/text-to-dialogue/stream/with-timestamps
+keyed  POST             /v1/text-to-dialogue/with-timestamps
+keyed  POST             /v1/tokens
+keyed  POST             /tts/bytes
+keyed  POST             /tts/sse
+keyed  POST             /v1/speak
+keyed  POST             /v2/speak
+keyed  GET              /v1/voices
+keyed  POST             /v1/vapi
+keyed  POST             /v1/jambonz
+keyed  GET,POST         /pronunciation-dicts
+keyed  GET,PATCH,DELETE /pronunciation-dicts/{dictionary_id}
+keyed  GET              /v1/pronunciation-dictionaries
+keyed  POST             /v1/pronunciation-dictionaries/add-from-rules
+keyed  POST             /v1/pronunciation-dictionaries/add-from-file
+keyed  GET,PATCH        /v1/pronunciation-dictionaries/{dictionary_id}
+keyed  GET              /v1/pronunciation-dictionaries/{dictionary_id}/{version_id}/download
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/set-rules
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/add-rules
+keyed  POST             /v1/pronunciation-dictionaries/{dictionary_id}/remove-rules
+stream POST             /v1/rtc/offer
+keyed  GET              /v1/rtc/ice
+keyed  DELETE           /v1/rtc/{session_id}
+stream WEBSOCKET        /v1/tts/stream
+stream WEBSOCKET        /tts/websocket
+stream WEBSOCKET        /v1/text-to-speech/{voice_id}/stream-input
+stream WEBSOCKET        /v1/text-to-dialogue/stream-input
+stream WEBSOCKET        /v1/text-to-dialogue/multi-stream-input
+stream WEBSOCKET        /v1/text-to-speech/{voice_id}/multi-stream-input
+stream WEBSOCKET        /v1/speak
+stream WEBSOCKET        /v1/jambonz
+stream WEBSOCKET        /v2/speak
+stream WEBSOCKET        /v1/audio/speech/stream
+nobody WEBSOCKET        /v1/realtime
+nobody POST             /v1/realtime/calls
+nobody POST             /v1/realtime/client_secrets
+"""
 MATRIX = {
-    ("GET", "/"): OPEN,
-    ("MOUNT", "/web"): OPEN,
-    ("GET", "/web"): OPEN,
-    ("GET", "/web/"): OPEN,
-    ("GET", "/docs"): OPEN,
-    ("GET", "/docs/{name:path}"): OPEN,
-    ("GET", "/openapi.json"): OPEN,
-    ("GET", "/api/agent"): OPEN,
-    ("GET", "/health"): OPEN,
-    ("GET", "/ready"): OPEN,
-    ("GET", "/metrics"): KEYED,
-    ("GET", "/api/operator"): KEYED,
-    ("POST", "/v1/audio/speech"): KEYED,
-    ("GET", "/v1/audio/voices"): KEYED,
-    ("POST", "/v1/audio/voices"): KEYED,
-    ("DELETE", "/v1/audio/voices"): KEYED,
-    ("DELETE", "/v1/audio/voices/{name}"): KEYED,
-    ("GET", "/v1/audio/voices/{name}"): KEYED,
-    ("GET", "/v1/audio/voices/{name}/lexicon"): KEYED,
-    ("PUT", "/v1/audio/voices/{name}/lexicon"): KEYED,
-    ("POST", "/v1/audio/voice_consents"): KEYED,
-    ("GET", "/v1/audio/voice_consents"): KEYED,
-    ("GET", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("POST", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("DELETE", "/v1/audio/voice_consents/{consent_id}"): KEYED,
-    ("POST", "/v1/audio/detect"): KEYED,
-    ("GET", "/v1/models"): KEYED,
-    ("GET", "/v1/models/{model:path}"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/stream/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-speech/{voice_id}/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-dialogue"): KEYED,
-    ("POST", "/v1/text-to-dialogue/stream"): KEYED,
-    ("POST", "/v1/text-to-dialogue/stream/with-timestamps"): KEYED,
-    ("POST", "/v1/text-to-dialogue/with-timestamps"): KEYED,
-    ("POST", "/v1/tokens"): KEYED,
-    ("POST", "/tts/bytes"): KEYED,
-    ("POST", "/tts/sse"): KEYED,
-    ("POST", "/v1/speak"): KEYED,
-    ("POST", "/v2/speak"): KEYED,
-    ("GET", "/v1/voices"): KEYED,
-    ("POST", "/v1/vapi"): KEYED,
-    ("POST", "/v1/jambonz"): KEYED,
-    ("GET", "/pronunciation-dicts"): KEYED,
-    ("POST", "/pronunciation-dicts"): KEYED,
-    ("GET", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("PATCH", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("DELETE", "/pronunciation-dicts/{dictionary_id}"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/add-from-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/add-from-file"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
-    ("PATCH", "/v1/pronunciation-dictionaries/{dictionary_id}"): KEYED,
-    ("GET", "/v1/pronunciation-dictionaries/{dictionary_id}/{version_id}/download"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/set-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/add-rules"): KEYED,
-    ("POST", "/v1/pronunciation-dictionaries/{dictionary_id}/remove-rules"): KEYED,
-    ("POST", "/v1/rtc/offer"): STREAM,
-    ("GET", "/v1/rtc/ice"): KEYED,
-    ("DELETE", "/v1/rtc/{session_id}"): KEYED,
-    ("WEBSOCKET", "/v1/tts/stream"): STREAM,
-    ("WEBSOCKET", "/tts/websocket"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-dialogue/stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-dialogue/multi-stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/text-to-speech/{voice_id}/multi-stream-input"): STREAM,
-    ("WEBSOCKET", "/v1/speak"): STREAM,
-    ("WEBSOCKET", "/v1/jambonz"): STREAM,
-    ("WEBSOCKET", "/v2/speak"): STREAM,
-    ("WEBSOCKET", "/v1/audio/speech/stream"): STREAM,
-    ("WEBSOCKET", "/v1/realtime"): NOBODY,
-    ("POST", "/v1/realtime/calls"): NOBODY,
-    ("POST", "/v1/realtime/client_secrets"): NOBODY,
+    (method, path): who
+    for who, methods, path in re.findall(r"^(\w+) +(\S+) +(\S+)$", ROUTES, re.MULTILINE)
+    for method in methods.split(",")
 }
 REFUSED: tuple[dict[str, str], ...] = ({}, WRONG, {**RIGHT, **BAD_ORIGIN})
 KEYED_ROUTES = [row for row, who in MATRIX.items() if who in (KEYED, STREAM) and row[0] != "WEBSOCKET"]
@@ -142,7 +136,7 @@ async def status(http: httpx.AsyncClient, method: str, path: str, headers: dict[
 
 async def test_keyed_routes() -> None:
     """Fails if `authorized` is removed from any of them."""
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         client = running.node.guard.authorize({"x-api-key": KEY, "host": "x"}, {})
         for method, path in KEYED_ROUTES:
             where = f"{method} {path}"
@@ -157,14 +151,14 @@ async def test_keyed_routes() -> None:
 
 
 async def test_open_routes() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for method, path in OPEN_ROUTES:
             path = path.replace("{name:path}", "") + ("/index.html" if method == "MOUNT" else "")
             assert await status(http, "GET", path, {}) in (200, 307), path
 
 
 async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for name in ("calls", "client_secrets"):
             refused = await http.post(f"/v1/realtime/{name}")
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_protocol")
@@ -175,7 +169,7 @@ async def test_a_node_without_an_agent_says_who_has_realtime_sessions() -> None:
 
 
 async def test_a_page_may_do_by_cors_what_the_routes_are_for() -> None:
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for method, path in KEYED_ROUTES:
             asked = GOOD_ORIGIN | {"Access-Control-Request-Method": method}
             assert (await http.options(path, headers=asked)).status_code == 200, (method, path)
@@ -199,7 +193,7 @@ SENT = (
 
 async def test_a_page_may_send_what_the_sdks_of_vendors_send() -> None:
     """The answer allows what the browser asks for, and only to pages of the origins in the settings."""
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         for sent in SENT:
             asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": sent}
             taken = await http.options("/v1/audio/speech/", headers=asked | GOOD_ORIGIN)
@@ -214,7 +208,7 @@ async def test_a_page_may_read_every_header() -> None:
     """`*` is all of them, where no cookies are sent: those of refusals and of other vendors, too."""
     auth = AUTH | {"allowed_origins": ["https://App.example/"]}
     async with running_node(auth=auth, engine="tone") as running:
-        async with httpx.AsyncClient(base_url=running.url, headers={**RIGHT, **GOOD_ORIGIN}) as http:
+        async with running.http(headers={**RIGHT, **GOOD_ORIGIN}) as http:
             spoken = await http.post("/v1/audio/speech", json={"input": "Hi"})
             refused = await http.post("/v1/audio/speech", json={"input": ""}, headers={"Authorization": "Bearer wrong"})
             for answer in (spoken, refused):
@@ -227,15 +221,11 @@ async def test_a_page_may_read_every_header() -> None:
 async def stream_close_code(running: RunningNode, query: str = "", headers: dict[str, str] | None = None) -> int | None:
     """The code with which the stream is closed at once; None when it greets."""
     async with wire(running.ws_url + query, additional_headers=headers or {}) as peer:
-        try:
-            first = present(await peer.receive())
-            if first["type"] == "session.created":
-                return None
-            assert (first["type"], first["fatal"]) == ("error", True)
-            await peer.receive()
-        except ConnectionClosed as closed:
-            return closed.rcvd.code if closed.rcvd else None
-    raise AssertionError("neither greeted nor closed")
+        first = present(await peer.receive())
+        if first["type"] == "session.created":
+            return None
+        assert (first["type"], first["fatal"]) == ("error", True)
+        return await peer.close_code()
 
 
 async def test_the_stream() -> None:
@@ -283,7 +273,7 @@ async def test_the_streams_of_other_vendors() -> None:
 
 
 async def test_without_keys_only_foreign_origins_are_refused() -> None:
-    async with running_node() as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node() as running, running.http() as http:
         assert await stream_close_code(running) is None
         assert await stream_close_code(running, headers={"Origin": running.url}) is None
         assert await stream_close_code(running, headers=BAD_ORIGIN) == 1008
@@ -291,9 +281,9 @@ async def test_without_keys_only_foreign_origins_are_refused() -> None:
         assert await status(http, "GET", "/v1/models", {"Host": "evil.example"}) == 403
         proxied = {"Host": "localhost", "X-Forwarded-Host": "speech.example", "Origin": "https://speech.example"}
         assert await status(http, "GET", "/v1/models", proxied) == 403
-    async with running_node(auth=AUTH) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=AUTH) as running, running.http() as http:
         assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 200
         assert await status(http, "GET", "/v1/models", RIGHT | proxied | {"X-Forwarded-Host": "x"}) == 403
     strangers = AUTH | {"trusted_proxies": ["192.0.2.1"]}
-    async with running_node(auth=strangers) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with running_node(auth=strangers) as running, running.http() as http:
         assert await status(http, "GET", "/v1/models", RIGHT | proxied) == 403

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -32,17 +33,26 @@ class Bench:
             async with flow:
                 self.piece(name, cost_s)
 
-    async def run(self, *works: Callable[[], object]) -> None:
-        """Start each of `works`, one a pass of the event loop, and wait for all."""
-        tasks: list[asyncio.Task[None]] = []
+    async def run(self, *works: Callable[[], object]) -> list[Any]:
+        """Start each of `works`, one a pass of the event loop, and wait for all; their results."""
+        tasks: list[asyncio.Task[Any]] = []
         waiting = list(works)
         while waiting or not all(task.done() for task in tasks):
             if waiting:
                 tasks.append(asyncio.ensure_future(waiting.pop(0)()))  # pyrefly: ignore[no-matching-overload]
             await asyncio.sleep(0)
             self.passes += 1
-        for task in tasks:
-            task.result()
+        return [task.result() for task in tasks]
+
+    async def pings(self, flow: Flow, every: int, cost_s: float) -> int:
+        """The most passes that a light piece of work waits for, of 20 that come so many passes after one another."""
+        waits: list[int] = []
+        for _ in range(20):
+            await passes(every)
+            before = self.passes
+            await self.work("p", 1, cost_s, flow)
+            waits.append(self.passes - before)
+        return max(waits)
 
     def names(self) -> str:
         return "".join(name for name, _ in self.log)
@@ -88,18 +98,10 @@ async def test_flows_with_equal_work_alternate(bench: Bench) -> None:
 async def test_one_with_little_to_do_goes_before_those_with_much(bench: Bench) -> None:
     """However many they are: it waits for the slice that is under way, and for those that came with as little."""
     light = Flow(bench.queue.share(None))
-    waits: list[int] = []
-
-    async def ping() -> None:
-        for _ in range(20):
-            await passes(40)
-            before = bench.passes
-            await bench.work("p", 1, SLICE_S / 5, light)  # so much that it is not new any more
-            waits.append(bench.passes - before)
-
     heavy = [lambda: bench.work("h", 100, SLICE_S) for _ in range(50)]
-    await bench.run(*heavy, ping)
-    assert max(waits) <= 3
+    # So much that it is not new any more.
+    *_, waited = await bench.run(*heavy, lambda: bench.pings(light, 40, SLICE_S / 5))
+    assert waited <= 3
 
 
 @pytest.mark.parametrize("light", [[SLICE_S] * 5, [1.5 * SLICE_S]])
@@ -131,15 +133,9 @@ async def test_many_flows_have_one_share(bench: Bench) -> None:
 
     async def request() -> None:
         await Flow(strangers).wait(SLICE_S)
-        bench.now += SLICE_S
-        bench.log.append(("s", bench.passes))
+        bench.piece("s", SLICE_S)
 
-    works: list[Callable[[], object]] = [lambda: bench.work("a", 200, SLICE_S)]
-
-    async def many() -> None:
-        await asyncio.gather(*(request() for _ in range(200)))
-
-    await bench.run(*works, many)
+    await bench.run(lambda: bench.work("a", 200, SLICE_S), lambda: asyncio.gather(*(request() for _ in range(200))))
     half = bench.names()[:200]
     assert 70 <= half.count("s") <= 130
 
@@ -148,7 +144,6 @@ async def test_new_connections_do_not_go_before_another_client(bench: Bench) -> 
     """Each has the head start of a new flow, among those of its own client alone."""
     light = Flow(bench.queue.share("polite"))
     storm = bench.queue.share("storm")
-    waits: list[int] = []
 
     async def come() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -157,15 +152,8 @@ async def test_new_connections_do_not_go_before_another_client(bench: Bench) -> 
                     tasks.create_task(bench.work("s", 3, SLICE_S, Flow(storm)))
                 await passes(10)
 
-    async def ping() -> None:
-        for _ in range(20):
-            await passes(15)
-            before = bench.passes
-            await bench.work("p", 1, SLICE_S / 50, light)
-            waits.append(bench.passes - before)
-
-    await bench.run(come, ping)
-    assert max(waits) <= 3
+    _, waited = await bench.run(come, lambda: bench.pings(light, 15, SLICE_S / 50))
+    assert waited <= 3
 
 
 async def test_calls_share_a_pass_until_its_slice_is_used(bench: Bench) -> None:

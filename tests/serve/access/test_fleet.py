@@ -28,8 +28,9 @@ from agent_tts.serve.access.keys import Keys
 from agent_tts.serve.access.ledger import Ledger
 from agent_tts.serve.access.ledger_client import NodeLedger
 from agent_tts.serve.access.node_counts import NodeCounts
+from tests.cli.process import killed_after
 from tests.fronts import join
-from tests.support import ended, running_node, until
+from tests.support import ended, running_node, until, wait_for
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -46,20 +47,14 @@ class Redis:
         self.address = f"unix://{folder}/redis.sock"
         command = [__redis_executable__, "--port", "0", "--unixsocket", f"{folder}/redis.sock", "--save", ""]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not (folder / "redis.sock").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for((folder / "redis.sock").exists)
 
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Redis]:
     server = Redis(tmp_path)
-    try:
+    with killed_after(server.process):
         yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
 class Behind:

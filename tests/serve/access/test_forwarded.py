@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import ip_network
 
 import pytest
@@ -13,8 +12,7 @@ from starlette.datastructures import Headers
 from agent_tts.config.settings import Auth
 from agent_tts.errors import Forbidden
 from agent_tts.serve.access.forwarded import MAX_HOPS, forwarded_hosts
-from agent_tts.serve.access.guard import Guard
-from tests.serve.access.test_guard import locked, make
+from tests.serve.access.test_guard import allows, locked, make
 
 DEFAULT = Auth().trusted_proxies
 TRUSTED = (*DEFAULT, ip_network("10.0.0.0/8"), ip_network("2001:db8::/32"))
@@ -151,7 +149,7 @@ def test_a_page_of_the_forwarded_host_is_the_node_s_own(
     host: str, forwarded: list[str], origin: str, allowed: bool
 ) -> None:
     headers = {"host": host, "x-api-key": "other", "origin": origin}
-    assert _allows(locked, headers, forwarded) is allowed
+    assert allows(locked(), headers, refusal=Forbidden, forwarded=forwarded) is allowed
 
 
 @pytest.mark.parametrize(
@@ -169,15 +167,5 @@ def test_a_page_of_the_forwarded_host_is_the_node_s_own(
     ],
 )
 def test_without_keys_every_host_has_to_be_known(host: str, forwarded: list[str], allowed: bool) -> None:
-    def guard() -> Guard:
-        return make(auth={"allowed_origins": ["https://app.example"]})
-
-    assert _allows(guard, {"host": host}, forwarded) is allowed
-
-
-def _allows(guard: Callable[[], Guard], headers: dict[str, str], forwarded: list[str]) -> bool:
-    try:
-        guard().authorize(headers, {}, forwarded=forwarded)
-    except Forbidden:
-        return False
-    return True
+    guard = make(auth={"allowed_origins": ["https://app.example"]})
+    assert allows(guard, {"host": host}, refusal=Forbidden, forwarded=forwarded) is allowed

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
 from agent_tts.agent import relay, server
 from agent_tts.config.settings import Settings
@@ -24,7 +23,7 @@ from agent_tts.serve.telemetry.pages import NodePages
 from tests.agent.caller import Caller, calling
 from tests.fronts import Fronts, running_fronts
 from tests.rtc_peer import RtcPeer, connected
-from tests.support import ended, figures, passes, present, until, with_models
+from tests.support import ended, figures, passes, present, recorded, until, with_models
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -294,18 +293,11 @@ async def test_a_front_that_does_not_answer_is_told_and_counts_as_it_was(node: F
 
 async def test_those_who_wait_for_a_page_get_the_same(node: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 1 000 keys takes longer to make than to ask for: they would be made long after nobody waits."""
-    made, merged = 0, NodePages.merged
-
-    def counted(pages: NodePages, registry: CollectorRegistry) -> str:
-        nonlocal made
-        made += 1
-        return merged(pages, registry)
-
-    monkeypatch.setattr(NodePages, "merged", counted)
+    made = recorded(monkeypatch, NodePages, "merged")
     pages = await asyncio.gather(*(share_of(node, number % 2).page() for number in range(20)))
-    assert (made <= 3, len({*pages}) <= made) == (True, True)
+    assert len({*pages}) <= len(made) <= 3
     await share_of(node).page()
-    assert made > 1
+    assert len(made) > 1
 
 
 async def test_metrics_without_a_supervisor_are_refused_in_time(node: Fronts) -> None:

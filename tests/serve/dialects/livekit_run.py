@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 from livekit.agents import APIConnectOptions, tts
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 
@@ -17,13 +14,6 @@ from tests.support import RunningNode, until
 
 ONCE = APIConnectOptions(max_retry=0)
 LIMIT_S = 20.0
-
-
-@asynccontextmanager
-async def http_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """For the `http_session` of a class; LiveKit's own needs a worker's job."""
-    async with aiohttp.ClientSession(trust_env=False) as session:
-        yield session
 
 
 async def say(speaker: tts.TTS[Any], text: str) -> list[tts.SynthesizedAudio]:

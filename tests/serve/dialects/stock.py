@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 import httpx
+import pytest
 from cartesia import AsyncCartesia
 from deepgram import AsyncDeepgramClient
 from deepgram.environment import DeepgramClientEnvironment
@@ -29,8 +30,10 @@ from pipecat.services.tts_service import TextAggregationMode
 
 from agent_tts.integrations.pipecat.service import AgentTTSService
 from tests.serve.dialects.hearing import VOICE
-from tests.shared_loop import NOT_KEPT
-from tests.support import RunningNode, running_node
+from tests.support import NOT_KEPT, RunningNode, running_node
+
+# Of modules with Deepgram's SDK: it uses names that this release of websockets deprecates.
+DEEPGRAM = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")
 
 SENTENCE, TOKEN = TextAggregationMode.SENTENCE, TextAggregationMode.TOKEN
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -26,7 +27,7 @@ from agent_tts.serve.dialects.vllm_omni import VllmOmniAdapter
 from agent_tts.serve.session import FOLLOWING, MAX_BEHIND, MESSAGE_COST
 from tests.examples import examples
 from tests.fuzz.conversation import SETTINGS, Conversation
-from tests.support import NO_DICTIONARIES, present
+from tests.support import NO_DICTIONARIES, present, recorded
 
 CONFIG = SETTINGS.model_copy(update={"voice_aliases": {"*": "tone-440"}})
 
@@ -121,7 +122,7 @@ VLLM_OMNI = CONFIGURED | st.fixed_dictionaries(
 )
 TIME = st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.08, 1.0, 4.0]), st.integers(0, 30))
 
-FLUSH = {"type": "Flush"}
+FLUSH, CLOSE_SOCKET = {"type": "Flush"}, {"close_socket": True}
 
 # Ends everything that a client may have left open.
 ENDS: dict[str, list[dict[str, Any]]] = {
@@ -131,52 +132,19 @@ ENDS: dict[str, list[dict[str, Any]]] = {
     "vllm-omni": [{"type": "input.cancel"}],
 }
 
-SYNCED = {"output_format": "pcm_24000", "sync_alignment": "true"}
-Left = Callable[[Any], int]
-KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], Left, dict[str, Any] | None]] = {
-    "cartesia": (
-        lambda: CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES),
-        CARTESIA,
-        lambda adapter: len(adapter._contexts),
-        None,
-    ),
-    "multi-stream": (
-        lambda: MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
-        ELEVENLABS,
-        lambda adapter: len(adapter._open) + len(adapter._waiting),
-        {"close_socket": True},
-    ),
-    "stream": (
-        lambda: StreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES),
-        ELEVENLABS,
-        lambda adapter: len(adapter._open),
-        {"text": ""},
-    ),
-    "dialogue": (
-        lambda: DialogueAdapter(None, SYNCED, CONFIG.limits, NO_DICTIONARIES),
-        DIALOGUE,
-        lambda adapter: len(adapter._open) + len(adapter._waiting),
-        {"close_socket": True},
-    ),
-    "aura": (
-        lambda: AuraAdapter({}, {}),
-        DEEPGRAM,
-        lambda adapter: adapter._utterance is not None,
-        {"type": "Close"},
-    ),
-    "jambonz": (lambda: JambonzAdapter({}), JAMBONZ, lambda adapter: adapter._utterance is not None, None),
-    "vllm-omni": (
-        lambda: VllmOmniAdapter(1_000),
-        VLLM_OMNI,
-        lambda adapter: adapter._utterance is not None,
-        {"type": "session.close"},
-    ),
-    "flux": (
-        lambda: FluxAdapter({}, {}),
-        DEEPGRAM,
-        lambda adapter: adapter._utterance is not None,
-        {"type": "Close"},
-    ),
+PCM = {"output_format": "pcm_24000"}
+SYNCED = PCM | {"sync_alignment": "true"}
+OURS = (CONFIG.limits, NO_DICTIONARIES)
+# How an adapter is made, what its clients send, the attributes that tell what is left, and a client's goodbye.
+KINDS: dict[str, tuple[Callable[[], ProtocolAdapter], st.SearchStrategy[Any], list[str], dict[str, Any] | None]] = {
+    "cartesia": (partial(CartesiaAdapter, *OURS), CARTESIA, ["_contexts"], None),
+    "multi-stream": (partial(MultiStreamAdapter, "v", PCM, *OURS), ELEVENLABS, ["_open", "_waiting"], CLOSE_SOCKET),
+    "stream": (partial(StreamAdapter, "v", PCM, *OURS), ELEVENLABS, ["_open"], {"text": ""}),
+    "dialogue": (partial(DialogueAdapter, None, SYNCED, *OURS), DIALOGUE, ["_open", "_waiting"], CLOSE_SOCKET),
+    "aura": (partial(AuraAdapter, {}, {}), DEEPGRAM, ["_utterance"], {"type": "Close"}),
+    "jambonz": (partial(JambonzAdapter, {}), JAMBONZ, ["_utterance"], None),
+    "vllm-omni": (partial(VllmOmniAdapter, 1_000), VLLM_OMNI, ["_utterance"], {"type": "session.close"}),
+    "flux": (partial(FluxAdapter, {}, {}), DEEPGRAM, ["_utterance"], {"type": "Close"}),
 }
 
 
@@ -222,7 +190,7 @@ def run(kind: str, steps: list[Any], *, leaves_at_once: bool, stays: bool = Fals
             peer.say(message)
         peer.settle()
         assert not peer.session.is_speaking
-        assert not left(peer.adapter)
+        assert not any(getattr(peer.adapter, name) for name in left)
         assert not peer.session._later
         if stays or goodbye is None:
             return peer
@@ -268,7 +236,7 @@ CLOSED = {"close_context": True, "context_id": "a"}
 
 
 def multi_stream() -> Connected:
-    return Connected(MultiStreamAdapter("v", {"output_format": "pcm_24000"}, CONFIG.limits, NO_DICTIONARIES))
+    return Connected(MultiStreamAdapter("v", PCM, *OURS))
 
 
 @pytest.mark.parametrize("leaves_at_once", [True, False])
@@ -326,37 +294,23 @@ def test_close_socket_cancels_unflushed_text() -> None:
     assert peer.is_closed
 
 
-# What is spoken first, what waits for it, and what ends that.
 CONFIGURATION = {"type": "session.config", "response_format": "pcm"}
+HI, FLUSH_A, LINE = {"text": "Hi."}, {"context_id": "a", "flush": True}, {"text": "word ", "voice_id": "w"}
+FIRST_LINE = {
+    "context_id": "a",
+    "voices": ["v"],
+    "inputs": [{"text": "Hi there, how are you doing today? ", "voice_id": "v"}],
+}
+SPEAK, STREAM = {"type": "Speak", "text": "word "}, {"type": "stream", "text": "word"}
+INPUT = {"type": "input.text", "text": "word "}
+# What is spoken first, what waits for it, and what ends that.
 WAITS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]] = {
-    "multi-stream": (
-        [FLUSHED, CLOSED],
-        {"text": "word ", "context_id": "a"},
-        [{"context_id": "a", "flush": True}, CLOSED],
-    ),
-    "dialogue": (
-        [
-            {
-                "context_id": "a",
-                "voices": ["v"],
-                "inputs": [{"text": "Hi there, how are you doing today? ", "voice_id": "v"}],
-            }
-        ],
-        {"context_id": "a", "inputs": [{"text": "word ", "voice_id": "w"}]},
-        [{"context_id": "a", "flush": True}, CLOSED],
-    ),
-    "aura": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
-    "flux": ([{"type": "Speak", "text": "Hi."}, FLUSH], {"type": "Speak", "text": "word "}, [FLUSH]),
-    "jambonz": (
-        [{"type": "stream", "text": "Hi."}, {"type": "flush"}],
-        {"type": "stream", "text": "word"},
-        [{"type": "flush"}],
-    ),
-    "vllm-omni": (
-        [CONFIGURATION, {"type": "input.text", "text": "Hi."}, {"type": "input.done"}],
-        {"type": "input.text", "text": "word "},
-        [{"type": "input.done"}],
-    ),
+    "multi-stream": ([FLUSHED, CLOSED], {"text": "word ", "context_id": "a"}, [FLUSH_A, CLOSED]),
+    "dialogue": ([FIRST_LINE], {"context_id": "a", "inputs": [LINE]}, [FLUSH_A, CLOSED]),
+    "aura": ([SPEAK | HI, FLUSH], SPEAK, [FLUSH]),
+    "flux": ([SPEAK | HI, FLUSH], SPEAK, [FLUSH]),
+    "jambonz": ([STREAM | HI, {"type": "flush"}], STREAM, [{"type": "flush"}]),
+    "vllm-omni": ([CONFIGURATION, INPUT | HI, {"type": "input.done"}], INPUT, [{"type": "input.done"}]),
 }
 
 
@@ -439,15 +393,7 @@ def test_what_waits_for_one_utterance_after_another_is_looked_at_once_for_each(
 ) -> None:
     """Fails where the end of an utterance has all that waits translated again, to wait for the next."""
     peer, later, ends = busy(kind)
-    waits = 0
-    wait = peer.session._wait
-
-    def counted(*args: Any) -> None:
-        nonlocal waits
-        waits += 1
-        wait(*args)
-
-    monkeypatch.setattr(peer.session, "_wait", counted)
+    waits = recorded(monkeypatch, peer.session, "_wait")
     texts = 20
     for number in range(texts):
         message = json.loads(json.dumps(later))
@@ -462,7 +408,7 @@ def test_what_waits_for_one_utterance_after_another_is_looked_at_once_for_each(
     peer.settle()
     assert not peer.session._later
     assert len([each for each in commands if isinstance(each, Append)]) == texts
-    assert waits <= 4 * texts
+    assert len(waits) <= 4 * texts
 
 
 def refusals(peer: Connected) -> list[Failed]:
@@ -474,7 +420,7 @@ def test_generated_context_ids_differ_from_the_clients() -> None:
     """In either order, and from each other."""
     named = {"transcript": "A. ", "continue": True, "context_id": "context-1"}
     for messages in ([named, {"transcript": "B."}], [{"transcript": "B."}, named], [{"transcript": "B."}] * 2):
-        adapter = CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES)
+        adapter = CartesiaAdapter(*OURS)
         opened = [next(adapter.decode(json.dumps(message))) for message in messages]
         assert len({command.id for command in opened if isinstance(command, Open)}) == 2
 
@@ -482,7 +428,7 @@ def test_generated_context_ids_differ_from_the_clients() -> None:
 @pytest.mark.parametrize("transcript", ["Four.", "x" * 41, 5])
 def test_a_complete_text_is_spoken_despite_a_later_message_with_its_id(transcript: str | int) -> None:
     """The error for the message beyond the limit names no context: clients take other errors for its end."""
-    peer = Connected(CartesiaAdapter(CONFIG.limits, NO_DICTIONARIES))
+    peer = Connected(CartesiaAdapter(*OURS))
     peer.say({"transcript": "One two three.", "continue": False, "context_id": "a"})
     peer.say({"transcript": transcript, "continue": False, "context_id": "a"})
     peer.settle()
@@ -524,17 +470,11 @@ def configured() -> Connected:
     return peer
 
 
+CONTINUED = {"transcript": "One two. ", "continue": True, "context_id": "a"}
+# A text, its end, and what is told when it is over.
 MORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "cartesia": (
-        {"transcript": "One two. ", "continue": True, "context_id": "a"},
-        {"transcript": "", "continue": False, "context_id": "a"},
-        "done",
-    ),
-    "multi-stream": (
-        {"text": "One two. ", "context_id": "a", "flush": True},
-        {"close_context": True, "context_id": "a"},
-        '"isFinal": true',
-    ),
+    "cartesia": (CONTINUED, CONTINUED | {"transcript": "", "continue": False}, "done"),
+    "multi-stream": (FLUSHED, CLOSED, '"isFinal": true'),
     "vllm-omni": ({"type": "input.text", "text": "One two. "}, {"type": "input.done"}, "session.done"),
 }
 

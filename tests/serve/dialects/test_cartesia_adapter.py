@@ -56,10 +56,6 @@ def adapter(**limits: int) -> CartesiaAdapter:
     return CartesiaAdapter(Limits(**limits), NO_DICTIONARIES)
 
 
-def text(said: str) -> Command:
-    return Append("a", said)
-
-
 def into(one: CartesiaAdapter, **fields: Any) -> list[Command]:
     return list(one.decode(json.dumps({"context_id": "a", **fields})))
 
@@ -96,13 +92,13 @@ def begun(**fields: Any) -> CartesiaAdapter:
 
 
 def test_a_whole_text_is_a_context() -> None:
-    assert into(adapter(), transcript="Hello.") == [PLAIN, text("Hello."), END]
+    assert into(adapter(), transcript="Hello.") == [PLAIN, Append("a", "Hello."), END]
 
 
 def test_continued_texts_are_one_context() -> None:
     one = adapter()
-    assert into(one, transcript="Hel", **{"continue": True}) == [PLAIN, text("Hel")]
-    assert into(one, transcript="lo", **{"continue": True}) == [text("lo")]
+    assert into(one, transcript="Hel", **{"continue": True}) == [PLAIN, Append("a", "Hel")]
+    assert into(one, transcript="lo", **{"continue": True}) == [Append("a", "lo")]
     assert into(one, transcript="", flush=True, **{"continue": True}) == [Flush("a")]
     assert into(one, transcript="", **{"continue": False}) == [END]
     assert into(one, transcript="", **{"continue": False}) == []  # Pipecat ends some contexts twice
@@ -159,7 +155,7 @@ def test_a_cancel_reaches_an_open_context_once() -> None:
     assert into(one, transcript="late", **{"continue": True}) == []
     assert [each["type"] for each in out(one, Finished("a", "cancelled"))] == ["done"]
     assert into(one, cancel=True) == []
-    assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
+    assert into(one, transcript="Anew.") == [PLAIN, Append("a", "Anew."), END]
 
 
 @pytest.mark.parametrize(
@@ -276,17 +272,15 @@ def test_an_error_ends_its_context() -> None:
     assert into(one, transcript=" and on", **{"continue": True}) == []
     assert into(one, transcript="", **{"continue": False}) == []
     for error in (UnknownVoice("no"), UnknownVoice("no")):  # of whole texts, whose id is not kept
-        assert into(one, transcript="Anew.") == [PLAIN, text("Anew."), END]
+        assert into(one, transcript="Anew.") == [PLAIN, Append("a", "Anew."), END]
         failed(one, error)
 
 
 def test_a_too_long_context_is_not_opened_again() -> None:
     one = begun()
     told = out(one, Finished("a", "length", audio_ms=1_000))
-    assert [(each["type"], each["done"], each["status_code"]) for each in told] == [
-        ("error", False, 413),
-        ("done", True, 413),
-    ]
+    ends = [(each["type"], each["done"], each["status_code"]) for each in told]
+    assert ends == [("error", False, 413), ("done", True, 413)]
     assert into(one, transcript=" and on", **{"continue": True}) == []
 
 

@@ -17,13 +17,10 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.stock import RAW, SENTENCE, TOKEN, Stock, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import until
 from tests.test_speech_is_right import decoded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 
 async def test_a_pause_tag_is_silence_and_no_word(stock: Stock) -> None:
@@ -50,7 +47,8 @@ async def test_the_sdk_over_the_websocket(stock: Stock) -> None:
         await following.push(NEXT, continue_=False)
         events = await received(following.receive())
         assert events[-1].type == "done"
-        check_spoken(as_s16(sound(events)), NEXT, rate=44_100)
+        floats = np.frombuffer(sound(events), "<f4")
+        check_spoken((floats * 32_767).astype("<i2").tobytes(), NEXT, rate=44_100)
         assert words(events) == NEXT.split()
 
 
@@ -142,7 +140,3 @@ def words(events: list[Any]) -> list[str]:
     times = [span for each in told for span in zip(each.start, each.end, strict=True)]
     assert times == sorted(times)
     return [word for each in told for word in each.words]
-
-
-def as_s16(floats: bytes) -> bytes:
-    return (np.frombuffer(floats, "<f4") * 32_767).astype("<i2").tobytes()

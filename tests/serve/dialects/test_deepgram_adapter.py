@@ -35,7 +35,7 @@ class Talk:
 
     def connect(self) -> None:
         self.asked += self.adapter.begin()
-        self.hear(session())
+        self.hear(Updated(SessionConfig()))
 
     def say(self, type_: str, **fields: Any) -> None:
         """Decode a client's message; the session gives echoes back."""
@@ -77,8 +77,8 @@ class Talk:
 
     def speak(self, context_id: str, audio: bytes = b"ab", reason: FinishReason = "end", audio_ms: int = 100) -> None:
         """The session speaks a whole context."""
-        self.hear(started(context_id))
-        self.hear(chunk(context_id, audio))
+        self.hear(Started(context_id, 0))
+        self.hear(Audio(context_id, audio))
         self.hear(done(context_id, reason, audio_ms))
 
     def types(self) -> list[str]:
@@ -104,18 +104,6 @@ def talk(make: type[Adapter], **query: str) -> Talk:
 @pytest.fixture(params=ADAPTERS)
 def peer(request: pytest.FixtureRequest) -> Talk:
     return talk(request.param)
-
-
-def session(speed: float = 1.0) -> Updated:
-    return Updated(SessionConfig(speed=speed))
-
-
-def started(context_id: str) -> Started[str]:
-    return Started(context_id, 0)
-
-
-def chunk(context_id: str, audio: bytes) -> Audio[str]:
-    return Audio(context_id, audio)
 
 
 def done(context_id: str, reason: FinishReason = "end", audio_ms: int = 100) -> Finished[str]:
@@ -190,10 +178,7 @@ def test_the_greeting_has_the_models_name() -> None:
         new = Talk(make({"model": "m"}, {}))
         new.connect()
         assert (new.told[0]["type"], new.told[0]["model_name"]) == (greeting, "m")
-        assert ("model_uuid" in new.told[0], "model_uuids" in new.told[0]) == (
-            greeting == "Metadata",
-            greeting != "Metadata",
-        )
+        assert ("model_uuid" in new.told[0]) is ("model_uuids" not in new.told[0]) is (make is AuraAdapter)
 
 
 # ---------------------------------------------------------------- turns
@@ -219,7 +204,7 @@ def test_a_turn_is_one_context_and_the_next_turn_waits_for_it(peer: Talk) -> Non
 
 def test_a_starved_turn_goes_on_in_a_new_context(peer: Talk) -> None:
     peer.say("Speak", text="One ")
-    peer.hear(started("1"))
+    peer.hear(Started("1", 0))
     peer.hear(error("starved", "1"))
     peer.hear(done("1", "error"))
     peer.turn("two.")
@@ -232,7 +217,7 @@ def test_a_starved_turn_goes_on_in_a_new_context(peer: Talk) -> None:
 
 def test_a_flush_after_a_starved_turn_is_answered_at_once(peer: Talk) -> None:
     peer.say("Speak", text="One ")
-    peer.hear(started("1"))
+    peer.hear(Started("1", 0))
     peer.hear(error("starved", "1"))
     peer.hear(done("1", "error"))
     peer.types()
@@ -262,11 +247,11 @@ def test_flux_interrupts_at_a_place_in_the_sessions_audio() -> None:
     peer.speak("1", audio_ms=1_000)
     peer.turn("One two three.")
     peer.say("Speak", text="Four.")
-    peer.hear(started("2"))
+    peer.hear(Started("2", 0))
     peer.types(), peer.commands()
     peer.say("Interrupt", playback_offset={"type": "time_ms", "value": 1_300})
     assert peer.asked == [Cancel("2", 300.0)]
-    peer.hear(chunk("2", b"late"))
+    peer.hear(Audio("2", b"late"))
     peer.hear(cancelled("2", 900))
     peer.hear(done("2", "cancelled"))
     (told,) = peer.told
@@ -307,8 +292,8 @@ def test_flux_warns_of_an_interrupt_without_a_turn() -> None:
 def test_flux_turn_that_ended_before_its_interrupt_counts_as_spoken() -> None:
     peer = talk(FluxAdapter)
     peer.turn("One.")
-    peer.hear(started("1"))
-    peer.hear(chunk("1", b"a"))
+    peer.hear(Started("1", 0))
+    peer.hear(Audio("1", b"a"))
     peer.say("Interrupt")
     peer.hear(done("1", audio_ms=80))
     peer.hear(error("unknown_context", "1"))
@@ -331,7 +316,7 @@ def test_flux_reports_a_turn_without_speech() -> None:
 
 def test_speech_that_is_cut_short_is_a_warning_before_its_end(peer: Talk) -> None:
     peer.turn("One.")
-    peer.hear(started("1"))
+    peer.hear(Started("1", 0))
     peer.told.clear()
     peer.hear(done("1", "length", 1_600))
     assert peer.told[0]["type"] == "Warning"
@@ -344,7 +329,7 @@ def test_flux_speed() -> None:
     peer = talk(FluxAdapter)
     peer.say("Configure", speed=1.5)
     assert peer.asked == [Update({"speed": 1.5})]
-    peer.hear(session(1.5))
+    peer.hear(Updated(SessionConfig(speed=1.5)))
     peer.say("Configure", speed=9)
     success, failure = peer.told
     assert success == {"type": "ConfigureSuccess", "applied": {"speed": 1.5}}
@@ -394,11 +379,11 @@ def test_aura_clears_everything_at_once() -> None:
     peer = talk(AuraAdapter)
     peer.turn("One.")
     peer.say("Speak", text="Two.")
-    peer.hear(chunk("1", b"a"))
+    peer.hear(Audio("1", b"a"))
     peer.commands()
     peer.say("Clear")
     assert peer.commands() == [Cancel("1")]
-    peer.hear(chunk("1", b"late"))
+    peer.hear(Audio("1", b"late"))
     peer.say("Speak", text="Three.")
     assert peer.commands() == [Append("2", "Three.")]
     peer.hear(cancelled("1", 100))
@@ -492,7 +477,7 @@ def test_every_text_is_spoken_once_in_order_or_dropped(make: type[Adapter], wish
             assert expected[: len(texts)] == texts
             del expected[: len(texts)]
             spoken += len(texts)
-            peer.hear(started(context_id))
+            peer.hear(Started(context_id, 0))
             if wish == "starved":
                 peer.hear(error("starved", context_id))
             peer.hear(done(context_id, "end" if wish == "spoken" else "error"))

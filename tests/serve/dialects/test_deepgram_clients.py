@@ -22,19 +22,11 @@ from pipecat.services.deepgram.tts import DeepgramTTSService
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, check_spoken
-from tests.serve.dialects.stock import AURA, FLUX, Stock, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
+from tests.serve.dialects.stock import AURA, DEEPGRAM, FLUX, Stock, stock_clients
 from tests.support import until
 from tests.test_speech_is_right import decoded
 
-# Deepgram's SDK uses names that this release of websockets deprecates.
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
-]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module"), DEEPGRAM]
 
 LIMIT_S = 20.0
 

@@ -30,13 +30,7 @@ from pipecat.services.tts_service import TTSService
 
 from agent_tts.errors import InvalidRequest, UnknownDictionary
 from agent_tts.serve import dictionaries
-from agent_tts.serve.dictionaries import (
-    MAX_FILE_BYTES,
-    MAX_RULES,
-    MAX_VERSIONS,
-    Dictionaries,
-    Rule,
-)
+from agent_tts.serve.dictionaries import MAX_FILE_BYTES, MAX_RULES, MAX_VERSIONS, Dictionaries, Rule
 from agent_tts.system.records import Records, RecordsBusy
 from agent_tts.system.threads import computing
 from tests.integrations.pipecat.pipeline import running
@@ -267,10 +261,8 @@ async def test_cartesia(node: RunningNode) -> None:
     async with AsyncCartesia(api_key="none", base_url=node.url) as client:
         dictionaries = client.pronunciation_dicts
         made = await dictionaries.create(name="Louisiana", items=items)
-        assert [item.model_dump(exclude_unset=True) for item in made.items] == [
-            items[0],
-            items[1] | {"case_sensitive": False},
-        ]
+        kept = [item.model_dump(exclude_unset=True) for item in made.items]
+        assert kept == [items[0], items[1] | {"case_sensitive": False}]
         assert await dictionaries.retrieve(made.id) == made
         others = [await dictionaries.create(name=str(number)) for number in range(4)]
         assert [each.id async for each in dictionaries.list(limit=2)] == [each.id for each in [*others[::-1], made]]

@@ -19,7 +19,7 @@ from agent_tts.errors import (
     UnsupportedFormat,
 )
 from agent_tts.messages import Append, Audio, Cancel, End, Finished, FinishReason, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, Update
+from agent_tts.protocol.adapter import Close, Command, Echo, Event, Failed, ProtocolAdapter, Update
 from agent_tts.protocol.options import SessionConfig
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS, MAX_REASON_BYTES, MultiStreamAdapter, StreamAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import CharacterTimes
@@ -42,7 +42,7 @@ def say(adapter: MultiStreamAdapter, **fields: Any) -> list[Command]:
     return list(adapter.decode(json.dumps(fields)))
 
 
-def hear(adapter: MultiStreamAdapter, event: Event) -> list[dict[str, Any]]:
+def hear(adapter: ProtocolAdapter, event: Event) -> list[dict[str, Any]]:
     return [json.loads(message) for message in adapter.encode(event)]
 
 
@@ -243,10 +243,8 @@ def test_each_message_has_the_characters_that_start_in_its_audio(adapter: MultiS
     say(adapter, text="ab, c d", context_id="x")
     hear(adapter, words(("ab,", 0, 0, 90), ("c", 4, 150, 200), ("d", 6, 300, 310)))
     told = [message for frame in range(4) for message in hear(adapter, audio(frame))] + hear(adapter, done())
-    assert [message["alignment"] and "".join(message["alignment"]["chars"]) for message in told] == [
-        *("ab, ", "c ", None, "d "),
-        None,
-    ]
+    chars = [message["alignment"] and "".join(message["alignment"]["chars"]) for message in told]
+    assert chars == ["ab, ", "c ", None, "d ", None]
     assert told[0]["alignment"] == {
         "chars": ["a", "b", ",", " "],
         "charStartTimesMs": [0, 30, 60, 90],

@@ -22,11 +22,9 @@ from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, SECOND, VOICE, check_spoken, halves
 from tests.serve.dialects.stock import Stock, elevenlabs_of, stock_clients
-from tests.shared_loop import module_loop, no_leaked_tasks
+from tests.support import present, recorded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 FAST = VoiceSettings(speed=1.2)
 
@@ -46,20 +44,13 @@ def sdk(stock: Stock, sdk_client: ElevenLabs) -> RealtimeTextToSpeechClient:
 
 
 @pytest.mark.parametrize("kind", [ElevenLabsTTSService, ElevenLabsDialogueTTSService])
-async def test_pipecat_gets_the_times_of_words(stock: Stock, kind: type[Any]) -> None:
+async def test_pipecat_gets_the_times_of_words(stock: Stock, kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipecat adds up the messages' times: times from the context's start fail. Its class for dialogues, too."""
     service = stock.pipecat(kind)
-    told: list[tuple[str, float]] = []
-    add = service.add_word_timestamps
-
-    async def keep(words: list[tuple[str, float]], *args: object, **kwargs: object) -> None:
-        told.extend(words)
-        await add(words, *args, **kwargs)
-
-    service.add_word_timestamps = keep
+    told = recorded(monkeypatch, service, "add_word_timestamps", lambda words, *_, **__: words)
     async with running([service]) as pipeline:
         await pipeline.turn(*pipecat_run.tokens(f"{FIRST} {SECOND}"))
-        await _check_times([at for _, at in told], pipeline.pcm())
+        await _check_times([at for words in told for _, at in words], pipeline.pcm())
 
 
 @pytest.mark.parametrize("model", ["eleven_flash_v2_5", "eleven_v4_turbo"])
@@ -124,11 +115,11 @@ async def test_dialogues_of_its_own_sdk(sdk_client: ElevenLabs) -> None:
     parts = await asyncio.to_thread(lambda: list(dialogue.stream_with_timestamps(**asked)))
     assert base64.b64decode(whole.audio_base_64) == pcm
     assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == pcm
-    assert whole.alignment is not None
-    characters = whole.alignment.characters
+    alignment = present(whole.alignment)
+    characters = alignment.characters
     assert "".join(characters) == f"{FIRST} {SECOND} "
     assert [each for part in parts if part.alignment for each in part.alignment.characters] == characters
-    assert sorted(whole.alignment.character_start_times_seconds) == whole.alignment.character_start_times_seconds
+    assert sorted(alignment.character_start_times_seconds) == alignment.character_start_times_seconds
     first, second = whole.voice_segments
     assert (first.voice_id, second.voice_id) == voices
     assert (first.dialogue_input_index, second.dialogue_input_index) == (0, 1)
@@ -156,12 +147,12 @@ async def test_its_own_sdk(sdk: RealtimeTextToSpeechClient) -> None:
     assert len(parts) > 3
     assert b"".join(base64.b64decode(part.audio_base_64) for part in parts) == base64.b64decode(whole.audio_base_64)
     told = [part.alignment for part in parts if part.alignment is not None]
-    assert whole.alignment is not None
-    assert "".join(whole.alignment.characters) == f"{FIRST} "
+    alignment = present(whole.alignment)
+    assert "".join(alignment.characters) == f"{FIRST} "
     for times in ("characters", "character_start_times_seconds", "character_end_times_seconds"):
-        assert [each for part in told for each in getattr(part, times)] == getattr(whole.alignment, times)
+        assert [each for part in told for each in getattr(part, times)] == getattr(alignment, times)
     audio_s = len(base64.b64decode(whole.audio_base_64)) / 48_000
-    assert whole.alignment.character_end_times_seconds[-1] == pytest.approx(audio_s, abs=0.2)
+    assert alignment.character_end_times_seconds[-1] == pytest.approx(audio_s, abs=0.2)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own, of `websockets`

@@ -18,18 +18,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from agent_tts.config.settings import Limits
 from agent_tts.errors import AtCapacity, BadMessage, EngineLost, SpeechError, Starved, UnknownVoice
-from agent_tts.messages import Append, Audio, End, Finished, Flush, Open, Word, Words
-from agent_tts.protocol.adapter import Command, Event, Failed, Later
+from agent_tts.messages import Append, End, Finished, Flush, Open
+from agent_tts.protocol.adapter import Command, Failed, Later
 from agent_tts.serve.dialects.elevenlabs import MAX_IDLE_CONTEXTS
 from agent_tts.serve.dialects.elevenlabs_dialogue import DialogueAdapter
 from agent_tts.serve.dialects.elevenlabs_messages import MAX_INPUTS, MAX_VOICES
-from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
+from tests.serve.dialects.test_elevenlabs_adapter import audio, hear, words
 from tests.speech.audio.test_files import decode
-from tests.support import NO_DICTIONARIES, RunningNode, dominant_hz, present, running_node, typed, until
+from tests.support import NO_DICTIONARIES, NOT_KEPT, RunningNode, dominant_hz, present, running_node, typed, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 LIMIT_S = 20.0
 LOW, HIGH = "tone-440", "tone-880"
@@ -53,20 +51,6 @@ def begun(**query: str) -> DialogueAdapter:
 def say(adapter: DialogueAdapter, name: str | None = "a", **fields: Any) -> list[Command]:
     """Commands; a name of None leaves the context out."""
     return list(adapter.decode(json.dumps(fields if name is None else fields | {"context_id": name})))
-
-
-def hear(adapter: DialogueAdapter, event: Event) -> list[dict[str, Any]]:
-    return [json.loads(message) for message in adapter.encode(event)]
-
-
-def frame(number: int, context_id: str = "1") -> Audio[str]:
-    return Audio(context_id, bytes(3_840), number * 1_920)
-
-
-def words(*times: tuple[str, int, int, int], context_id: str = "1") -> Words[str]:
-    """Tuples (word, offset in the text, start, end)."""
-    told = tuple(Word(text, start, end, at, at + len(text)) for text, at, start, end in times)
-    return Words(context_id, told, "aligned")
 
 
 async def test_a_context_is_opened_with_its_first_word_and_its_own_voice() -> None:
@@ -113,7 +97,7 @@ async def test_times_count_from_the_audio_and_add_up() -> None:
     adapter = begun()
     say(adapter, voices=[LOW], inputs=[line("ab, cd e")])
     hear(adapter, words(("ab,", 0, 40, 100), ("cd", 4, 500, 560), ("e", 7, 570, 640)))
-    told = [message for number in range(8) for message in hear(adapter, frame(number))]
+    told = [message for number in range(8) for message in hear(adapter, audio(number))]
     told += hear(adapter, Finished("1", "end", audio_ms=640))
     by_audio, by_sum, text = [], [], ""
     audio_ms = sum_ms = 0.0
@@ -138,11 +122,11 @@ async def test_times_begin_anew_with_each_voice() -> None:
     commands = say(adapter, voices=[LOW, HIGH], inputs=[line("a"), line("b", HIGH)])
     hear(adapter, words(("a", 0, 0, 60)))
     for number in range(3):
-        hear(adapter, frame(number))
+        hear(adapter, audio(number))
     hear(adapter, Finished("1", "end", audio_ms=240))
     list(typed(Later, commands[-1]).commands)
     hear(adapter, words(("b", 0, 10, 60), context_id="2"))
-    (message,) = hear(adapter, frame(0, "2"))
+    (message,) = hear(adapter, audio(0, "2"))
     assert message["alignment"]["char_start_times_ms"] == [10]
 
 
@@ -150,7 +134,7 @@ async def test_no_times_come_unless_they_are_asked_for() -> None:
     adapter = begun(sync_alignment="false")
     say(adapter, voices=[LOW], inputs=[line("a b")])
     hear(adapter, words(("a", 0, 0, 60), ("b", 2, 70, 120)))
-    told = [*hear(adapter, frame(0)), *hear(adapter, frame(1)), *hear(adapter, Finished("1", "end", audio_ms=160))]
+    told = [*hear(adapter, audio(0)), *hear(adapter, audio(1)), *hear(adapter, Finished("1", "end", audio_ms=160))]
     assert [message.get("alignment") for message in told] == [None] * 3
 
 
@@ -171,7 +155,7 @@ async def test_a_dialogue_that_fails_ends_once_and_its_lines_are_not_spoken(erro
     commands = say(adapter, voices=[LOW, HIGH], inputs=[line("Hi."), line("Yes.", HIGH)])
     told = hear(adapter, Failed("1", error, ends=ends))
     if not ends:
-        assert hear(adapter, frame(0)) == []
+        assert hear(adapter, audio(0)) == []
         told += hear(adapter, Finished("1", "error"))
     (said, final) = told
     assert (said["error"], said["message"], said["context_id"]) == (error.code, error.message, "a")
@@ -344,7 +328,7 @@ async def test_leaving_frees_the_slots_and_drops_what_waits(node: RunningNode) -
         await client.say(voices=[LOW, HIGH], inputs=[line(long), line(long, HIGH)])
         await client.socket.recv()
     async with (
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http,
+        node.http(trust_env=False, limits=NOT_KEPT) as http,
         http.stream("POST", "/v1/text-to-dialogue", json={"inputs": [line(long), line(long, HIGH)]}) as answer,
     ):
         await anext(answer.aiter_bytes())
@@ -353,7 +337,7 @@ async def test_leaving_frees_the_slots_and_drops_what_waits(node: RunningNode) -
 
 async def test_a_dialogue_has_ten_voices_at_most(node: RunningNode) -> None:
     asked = {"inputs": [line("One.", f"voice-{number}") for number in range(11)]}
-    async with httpx.AsyncClient(base_url=node.url) as http:
+    async with node.http() as http:
         answer = await http.post("/v1/text-to-dialogue", json=asked)
     assert answer.is_client_error
     assert "at most 10 voices" in answer.text
@@ -366,7 +350,7 @@ async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str
     async with connected(node, query=f"?output_format={name}") as client:
         await client.say(voices=[LOW, HIGH], inputs=lines, close_context=True)
         streamed = await client.final()
-    async with httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http:
+    async with node.http(trust_env=False, limits=NOT_KEPT) as http:
         asked = {"inputs": lines, "model_id": "eleven_v3", "language_code": None, "seed": None}
         answer = await http.post("/v1/text-to-dialogue", json=asked, params={"output_format": name})
     seconds = []
@@ -383,7 +367,7 @@ async def test_formats_of_several_voices(node: RunningNode, name: str, kind: str
 @pytest.mark.parametrize("texts", [["", "One."], ["One.", "", " ", "Two.", ""]])
 async def test_a_line_without_text_is_passed_over(path: str, texts: list[str]) -> None:
     """Fails if it is waited for, as for the text of a stream, until its context is starved."""
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
+    async with running_node() as node, node.http(trust_env=False) as http:
         full = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(text) for text in texts]})
         only = await http.post(f"/v1/text-to-dialogue{path}", json={"inputs": [line(each) for each in texts if each]})
     assert full.status_code == 200
@@ -392,10 +376,7 @@ async def test_a_line_without_text_is_passed_over(path: str, texts: list[str]) -
 
 async def test_a_line_that_finds_no_place_cuts_the_answer() -> None:
     """Fails if a file that lacks a line looks complete."""
-    async with (
-        running_node(slots=1, queue=0) as node,
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as http,
-    ):
+    async with running_node(slots=1, queue=0) as node, node.http(trust_env=False, limits=NOT_KEPT) as http:
         opened = node.node.service.open
         calls = iter((True, False))
 

@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from agent_tts.messages import Word, Words
 from agent_tts.serve.dialects.elevenlabs_http import OneTimedBody, TimedBody
 from agent_tts.serve.dialects.elevenlabs_messages import FILE_FORMATS, DialogueInput, format_of
-from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import decode
 from tests.speech.audio.test_pcm import decode as decode_g711
-from tests.support import running_node
+from tests.support import NOT_KEPT, running_node
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 PATH = "/v1/text-to-speech/anybody"
 
@@ -31,7 +28,7 @@ PATH = "/v1/text-to-speech/anybody"
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with (
         running_node(voice_aliases={"*": "tone-440"}) as node,
-        httpx.AsyncClient(base_url=node.url, trust_env=False, limits=NOT_KEPT) as client,
+        node.http(trust_env=False, limits=NOT_KEPT) as client,
     ):
         yield client
 

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from deepgram.speak.v1.types import SpeakV1Flush, SpeakV1Text
-from deepgram.speak.v2.types import (
-    SpeakV2Flush,
-    SpeakV2Speak,
-    SpeakV2SpeechMetadata,
-)
+from deepgram.speak.v2.types import SpeakV2Flush, SpeakV2Speak, SpeakV2SpeechMetadata
 from elevenlabs import DialogueInput as ElevenLabsInput
 from livekit.agents import tts
 from livekit.agents.tts._provider_format import strip_all_markup
@@ -36,6 +32,7 @@ from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, SECOND, VOICE, halves
 from tests.serve.dialects.stock import (
     AURA,
+    DEEPGRAM,
     FLUX,
     LIVEKIT,
     MARIN,
@@ -48,16 +45,9 @@ from tests.serve.dialects.stock import (
     stock_clients,
     streaming,
 )
-from tests.shared_loop import module_loop, no_leaked_tasks
-from tests.support import present, until
+from tests.support import present, recorded, until
 
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
-]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module"), DEEPGRAM]
 
 PLAIN = f"{FIRST} {SECOND}"
 
@@ -76,27 +66,18 @@ async def stock() -> AsyncIterator[Stock]:
 # ---------------------------------------------------------------- the clients
 
 
-async def piped(service: TTSService, text: str, *, tells_words: bool) -> Heard:
+async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
     """What a Pipecat service speaks of an LLM's tokens, and the words that it is told.
 
     The words of its frames are no measure: it puts back the markup that it finds in the LLM's text.
     """
-    told: list[str] = []
-    add = service.add_word_timestamps
-
-    async def keep(words: list[tuple[str, float]], *args: Any, **kwargs: Any) -> None:
-        told.extend(word for word, _ in words)
-        await add(words, *args, **kwargs)
-
-    service.add_word_timestamps = keep
-    async with running([service]) as pipeline:
-        await pipeline.turn(*pipecat_run.tokens(text))
-        assert not pipeline.errors
-        return pipeline.pcm(), told if tells_words else None
-
-
-async def pipecat(kind: type[Any], mode: Any, tells_words: bool, stock: Stock, text: str) -> Heard:
-    return await piped(stock.pipecat(kind, text_aggregation_mode=mode), text, tells_words=tells_words)
+    service = stock.pipecat(kind, text_aggregation_mode=mode)
+    with pytest.MonkeyPatch.context() as patch:
+        told = recorded(patch, service, "add_word_timestamps", lambda words, *_, **__: words)
+        async with running([service]) as pipeline:
+            await pipeline.turn(*pipecat_run.tokens(text))
+            assert not pipeline.errors
+            return pipeline.pcm(), [word for words in told for word, _ in words] if tells_words else None
 
 
 async def lively(speaker: tts.TTS[Any], text: str, *, tells_words: bool) -> Heard:

@@ -90,7 +90,7 @@ async def test_refusals_have_the_shape_of_their_dialect_and_quote_nothing() -> N
     async with (
         running_node(auth={"api_keys": ["right"]}, limits={"text_context_chars": 100}, slots=1, queue=0) as node,
         connect(node.url, api_key="right") as other,
-        httpx.AsyncClient(trust_env=False, base_url=node.url) as client,
+        node.http(trust_env=False) as client,
     ):
         await other.open()
 
@@ -128,10 +128,7 @@ async def test_figures_are_said_in_words_if_the_node_does_so_by_default() -> Non
     """Fails if a route's options do not begin with the node's settings."""
     sizes: list[list[int]] = []
     for normalize in (False, True):
-        async with (
-            running_node(normalize=normalize) as node,
-            httpx.AsyncClient(trust_env=False, base_url=node.url) as client,
-        ):
+        async with running_node(normalize=normalize) as node, node.http(trust_env=False) as client:
             asked = [
                 (path.format("tone-440"), asks("$5", "tone-440")) for paths, asks, _ in WAYS.values() for path in paths
             ]

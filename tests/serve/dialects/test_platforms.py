@@ -19,12 +19,9 @@ from websockets.exceptions import InvalidStatus
 from agent_tts.protocol.adapter import Update
 from agent_tts.serve.dialects.platforms import JambonzAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import RunningNode, running_node
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,13 +28,10 @@ from agent_tts.text.words import words
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run
 from tests.serve.dialects.hearing import VOICE
-from tests.serve.dialects.stock import FLUX, RAW, Stock, elevenlabs_of
-from tests.shared_loop import module_loop, no_leaked_tasks
+from tests.serve.dialects.stock import DEEPGRAM, FLUX, RAW, Stock, elevenlabs_of
 from tests.support import present, until
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 TEXTS = {
     "zh": "今天天气很好，我们一起去公园散步。",
@@ -74,29 +71,24 @@ async def test_cartesias_sdk(stock: Stock, text: str) -> None:
 
 
 @every_text
-@pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # Deepgram's SDK uses deprecated names
+@DEEPGRAM
 async def test_deepgrams_sdk(stock: Stock, text: str) -> None:
     """Flux tells as text what was heard of it, in words of a character or a cluster. Mutation: words at white space."""
     long, played_ms = f"{text} " * 3, 1_200  # phrases of Thai and Burmese have spaces between them
     async with stock.deepgram().speak.v2.connect(model=FLUX, sample_rate=24_000) as connection:
+        messages = aiter(connection)
         await connection.send_speak(SpeakV2Speak(text=long))
         await until(lambda: stock.node.node.service.speaking == 1)
         await asyncio.sleep(played_ms / 1_000)
         offset = SpeakV2InterruptPlaybackOffset(value=played_ms)
         await connection.send_interrupt(SpeakV2Interrupt(playback_offset=offset))
-        told = [message async for message in until_interrupted(connection)][-1]
+        async with asyncio.timeout(20):
+            while not isinstance(told := await anext(messages), SpeakV2SpeechInterrupted):
+                pass
     assert f"{told.text_spoken}{told.text_remaining}" == long
     heard = [word for _, word in words(told.text_spoken or "")]
     assert 2 <= len(heard) <= 20
     assert heard == [word for _, word in words(long)][: len(heard)]
-
-
-async def until_interrupted(connection: Any) -> AsyncIterator[SpeakV2SpeechInterrupted]:
-    async with asyncio.timeout(20):
-        async for message in connection:
-            if isinstance(message, SpeakV2SpeechInterrupted):
-                yield message
-                return
 
 
 @every_text
@@ -106,12 +98,12 @@ async def test_elevenlabs_sdk(stock: Stock, text: str) -> None:
             client.text_to_speech.convert_with_timestamps, VOICE, text=text, output_format="pcm_24000"
         )
     audio_s = len(base64.b64decode(whole.audio_base_64)) / 48_000
-    assert whole.alignment is not None
-    assert "".join(whole.alignment.characters).rstrip() == text
-    starts = whole.alignment.character_start_times_seconds
+    alignment = present(whole.alignment)
+    assert "".join(alignment.characters).rstrip() == text
+    starts = alignment.character_start_times_seconds
     assert sorted(starts) == starts
     assert 0.3 * audio_s < starts[len(text) // 2] < 0.7 * audio_s
-    assert 0.8 * audio_s < whole.alignment.character_end_times_seconds[-1] <= audio_s + 0.1
+    assert 0.8 * audio_s < alignment.character_end_times_seconds[-1] <= audio_s + 0.1
 
 
 @two_texts

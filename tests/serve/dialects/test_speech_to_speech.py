@@ -21,12 +21,9 @@ from speech_to_speech.pipeline.messages import TTSInput
 
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, VOICE, check_spoken
 from tests.serve.dialects.stock import MARIN, Stock
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import until
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 RATE = 16_000  # Hz of its pipeline
 

@@ -13,16 +13,9 @@ from agent_tts.client.moving import connect
 from tests.integrations.pipecat.pipeline import running
 from tests.serve.dialects import livekit_run, pipecat_run
 from tests.serve.dialects.hearing import FIRST, NEXT, check_spoken
-from tests.serve.dialects.stock import LIVEKIT, PIPECAT, TOKEN, Stock, stock_clients, streaming
-from tests.shared_loop import module_loop, no_leaked_tasks
+from tests.serve.dialects.stock import DEEPGRAM, LIVEKIT, PIPECAT, TOKEN, Stock, stock_clients, streaming
 
-pytestmark = [
-    pytest.mark.node,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning"),
-]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
+pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module"), DEEPGRAM]
 
 # With the formats that LiveKit's classes ask for by default, too.
 CONVERSATIONS = LIVEKIT | {

@@ -20,13 +20,10 @@ from agent_tts.serve.dialects.vllm_omni import VllmConfig, VllmOmniAdapter
 from tests.serve.dialects.hearing import FIRST, LONG, NEXT, SECOND, VOICE, check_spoken
 from tests.serve.dialects.pipecat_run import tokens
 from tests.serve.dialects.stock import Stock
-from tests.shared_loop import module_loop, no_leaked_tasks
 from tests.support import RunningNode, present, running_node, typed, until
 from tests.test_speech_is_right import decoded
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 LIMIT_S = 20.0
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from agent_tts.serve.processes import supervisor
 from agent_tts.serve.processes.supervisor import Supervisor
 from tests.attack.strangers import site
 from tests.certificates import make_certificate
-from tests.cli.process import AGENT_TTS, environment
+from tests.cli.process import AGENT_TTS, environment, killed_after
 from tests.node_process import RunningProcess, front_of, running_process
-from tests.support import until
+from tests.support import present, until, wait_for
 from tests.wire import wire
 
 pytestmark = [pytest.mark.node, pytest.mark.real_time]
@@ -233,12 +233,8 @@ run.warm_up = lambda app: (os.kill(os.getpid(), signal.SIGTERM), made(app))
 raise SystemExit(run.run(load_settings(overrides={"engine": "tone", "port": 0})))
 """
     )
-    node = subprocess.Popen([sys.executable, script], env=environment())
-    try:
+    with killed_after(subprocess.Popen([sys.executable, script], env=environment())) as node:
         assert node.wait(SOON_S) == 128 + signal.SIGTERM
-    finally:
-        node.kill()
-        node.wait()
 
 
 @contextmanager
@@ -247,11 +243,8 @@ def starting(log: Path, *flags: str, command: tuple[str, ...] = (*AGENT_TTS, "se
     with log.open("wb") as out:
         command = (*command, "--set", "engine=tone", *flags)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment())
-        try:
+        with killed_after(process):
             yield process
-        finally:
-            process.kill()
-            process.wait()
 
 
 def is_past_python(pid: int) -> bool:
@@ -278,7 +271,7 @@ def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str, front
         port = probe.getsockname()[1]
     command = f"exec {' '.join(AGENT_TTS)} serve --engine tone --fronts {fronts} --port {port} {streams}"
     process = subprocess.Popen(["bash", "-c", command], env=environment(), stdin=subprocess.DEVNULL)
-    try:
+    with killed_after(process):
         deadline = time.monotonic() + 60
         while not answers(f"http://127.0.0.1:{port}/ready"):
             assert process.poll() is None
@@ -290,9 +283,6 @@ def test_a_node_without_streams_serves_and_ends_as_others_do(streams: str, front
             assert len({taken_by(process.pid, port, each) for each in clients}) == fronts
         process.send_signal(signal.SIGTERM)
         assert process.wait(SOON_S) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def taken_by(pid: int, port: int, client: socket.socket) -> str | None:
@@ -331,19 +321,11 @@ print("ready", flush=True)
 )
 def test_an_init_reaps_orphans_and_ends_as_its_node_does(then: str, signum: int | None, code: int) -> None:
     with subprocess.Popen([sys.executable, "-c", INIT.format(then=then)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        assert present(process.stdout).readline() == b"ready\n"
         if signum is not None:
             wait_for(lambda: len(children_of(process.pid)) == 1)  # the node alone: no zombie is left
             process.send_signal(signum)
         assert process.wait(SOON_S) == code
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

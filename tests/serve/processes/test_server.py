@@ -16,8 +16,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 from websockets.exceptions import WebSocketException
 
@@ -33,7 +33,7 @@ from agent_tts.serve.transports.uvicorn_protocols import (
 )
 from agent_tts.serve.transports.websocket import Connection
 from agent_tts.speech.utterance import Utterance
-from tests.support import RunningNode, ended, running_node, until
+from tests.support import RunningNode, ended, recorded, running_node, until
 from tests.wire import speak, wire
 
 pytestmark = pytest.mark.node
@@ -80,16 +80,9 @@ async def raw(node: RunningNode, sent: bytes = b"", rcvbuf: int = 4_096) -> Asyn
 @asynccontextmanager
 async def upgraded(node: RunningNode, rcvbuf: int = 4_096) -> AsyncIterator[socket.socket]:
     """The same, after a WebSocket's handshake."""
-    async with raw(node, rcvbuf=rcvbuf) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+    async with raw(node, HELLO, rcvbuf) as sock:
         assert b" 101 " in await read_until(sock)
         yield sock
-
-
-@pytest.fixture
-async def sock(node: RunningNode) -> AsyncIterator[socket.socket]:
-    async with raw(node) as made:
-        yield made
 
 
 async def read_until(sock: socket.socket, end: bytes = b"\r\n\r\n") -> bytes:
@@ -170,8 +163,7 @@ HTTP_FLOODS = {
 async def test_a_flood_over_http_is_cut(node: RunningNode, attack: str) -> None:
     """Guards `HttpProtocol.data_received` and MAX_PIPELINED; no deadline applies here."""
     opening, again = HTTP_FLOODS[attack]
-    async with harmless(node, within_s=2.0), raw(node) as sock:
-        await asyncio.get_running_loop().sock_sendall(sock, opening)
+    async with harmless(node, within_s=2.0), raw(node, opening) as sock:
         await flood(sock, again)
 
 
@@ -188,8 +180,7 @@ DRIBBLES = {
 async def test_a_slow_sender_does_not_hold_a_connection(what: str) -> None:
     """Guards all uses of `HttpProtocol._set_deadline`."""
     async with running_node(timeouts=FAST) as node, asyncio.timeout(4 * HANDSHAKE_S + 1):
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, DRIBBLES[what])
+        async with raw(node, DRIBBLES[what]) as sock:
             await flood(sock, b"\r\n" if what == "empty lines" else b"x", every_s=0.05)
         await until(lambda: not node.server.server_state.connections)
 
@@ -201,8 +192,7 @@ async def test_an_invalid_upgrade_is_answered(node: RunningNode) -> None:
         (b"GET /v1/tts/stream?" + b"%41&" * 1_000 + b" HTTP/1.1\r\n" + UPGRADE, b"400"),  # 4 ms before any key
         (b"GET /v1/tts/stream HTTP/1.1\r\nX: " + b"a" * 9_000 + b"\r\n" + UPGRADE, b"431"),
     ]:
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, head + b"\r\n")
+        async with raw(node, head + b"\r\n") as sock:
             assert (await read_all(sock)).split()[1] == status
     await until(lambda: not node.server.server_state.connections)
 
@@ -217,8 +207,7 @@ async def test_long_lists_of_an_upgrade_are_refused_before_they_are_parsed(
     lines = [line for line in HELLO.split(b"\r\n") if line and not line.startswith(name)]
     for length, status in [(2_000, b"101"), (5_000, b"400")]:
         head = b"\r\n".join([*lines, name + b": " + start + b"a" * length]) + b"\r\n\r\n"
-        async with raw(node) as sock:
-            await asyncio.get_running_loop().sock_sendall(sock, head)
+        async with raw(node, head) as sock:
             assert (await read_until(sock)).split()[1] == status
 
 
@@ -235,16 +224,15 @@ async def test_a_request_has_exactly_one_host(upgrade: bytes, good: bytes) -> No
             (b"1.0", b"Host: a\r\nHost: a\r\n", b"400"),
         ]:
             head = b"GET %b HTTP/%b\r\n%bX-API-Key: k\r\n%b\r\n" % (path, version, hosts, upgrade)
-            async with raw(node) as sock:
-                await asyncio.get_running_loop().sock_sendall(sock, head)
+            async with raw(node, head) as sock:
                 assert (await read_until(sock)).split()[1] == status, (version, hosts)
 
 
-async def test_an_upgrade_behind_an_unanswered_request_is_cut(node: RunningNode, sock: socket.socket) -> None:
+async def test_an_upgrade_behind_an_unanswered_request_is_cut(node: RunningNode) -> None:
     """Guards `HttpProtocol.handle_websocket_upgrade`."""
-    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + HELLO)
-    with contextlib.suppress(ConnectionResetError):
-        assert await read_all(sock) == b""
+    async with raw(node, HEALTH + b"\r\n" + HELLO) as sock:
+        with contextlib.suppress(ConnectionResetError):
+            assert await read_all(sock) == b""
     await until(lambda: not node.server.server_state.connections)
 
 
@@ -319,7 +307,7 @@ async def test_a_flood_of_tiny_messages_is_delayed_and_complete(node: RunningNod
 
 
 async def test_ordinary_http_works() -> None:
-    async with running_node(timeouts=FAST) as node, httpx.AsyncClient(base_url=node.url) as http:
+    async with running_node(timeouts=FAST) as node, node.http() as http:
         body = b'{"model":"tts-1","input":"a","response_format":"pcm"}' + b" " * 60_000
         for _ in range(3):
             assert (await http.get("/health")).status_code == 200
@@ -328,10 +316,9 @@ async def test_ordinary_http_works() -> None:
         assert len(node.server.server_state.connections) == 1
 
 
-async def test_two_pipelined_requests_are_both_answered(sock: socket.socket) -> None:
-    last = HEALTH + b"Connection: close\r\n\r\n"
-    await asyncio.get_running_loop().sock_sendall(sock, HEALTH + b"\r\n" + last)
-    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
+async def test_two_pipelined_requests_are_both_answered(node: RunningNode) -> None:
+    async with raw(node, HEALTH + b"\r\n" + HEALTH + b"Connection: close\r\n\r\n") as sock:
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 2
 
 
 BODY = b'{"model":"tts-1","input":"%b","response_format":"pcm"}' % (b"so it goes on and on " * 900)
@@ -354,7 +341,7 @@ H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("size", [1 << 16, 50, 1])
-async def test_an_offer_of_http_2_is_ignored(sock: socket.socket, size: int) -> None:
+async def test_an_offer_of_http_2_is_ignored(node: RunningNode, size: int) -> None:
     """As Java's HttpClient sends it, with its bodies. Guards `HttpProtocol._unsupported_upgrade_warning`."""
     body = b'{"model":"tts-1","input":"one","response_format":"pcm"}'
     speech = b"POST /v1/audio/speech HTTP/1.1\r\n" + HEAD + H2C
@@ -365,15 +352,16 @@ async def test_an_offer_of_http_2_is_ignored(sock: socket.socket, size: int) -> 
         HEALTH + b"Connection: close\r\n\r\n",
     )
     whole = b"".join(requests)
-    for at in range(0, len(whole), size):
-        await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
-        await asyncio.sleep(0)
-    assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
+    async with raw(node) as sock:
+        for at in range(0, len(whole), size):
+            await asyncio.get_running_loop().sock_sendall(sock, whole[at : at + size])
+            await asyncio.sleep(0)
+        assert (await read_all(sock)).count(b"HTTP/1.1 200 ") == 4
 
 
-async def test_the_node_is_no_proxy(sock: socket.socket) -> None:
-    await asyncio.get_running_loop().sock_sendall(sock, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n")
-    assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
+async def test_the_node_is_no_proxy(node: RunningNode) -> None:
+    async with raw(node, b"CONNECT a:1 HTTP/1.1\r\n" + HEAD + b"\r\n") as sock:
+        assert (await read_all(sock)).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_chunked_body_in_small_pieces_is_read(node: RunningNode) -> None:
@@ -418,7 +406,7 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
                             while True:
                                 await peer.socket.recv()
             await speak(running.ws_url, "word " * 5, lead_ms=None)
-            async with httpx.AsyncClient(base_url=running.url) as http:
+            async with running.http() as http:
                 for body in ({"input": "one", "response_format": "pcm"}, {"input": "one", "voice": "nobody"}):
                     await http.post("/v1/audio/speech", json=body)
             async with raw(running, PIPELINED) as sock:
@@ -436,58 +424,45 @@ async def test_clients_leave_nothing_to_the_garbage_collector() -> None:
     assert not left & kinds
 
 
-async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Flow.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
-    begun, done = [0], [0]
-    begin, loop, ticking = WebSocketProtocol.connection_made, asyncio.get_running_loop(), True
+@asynccontextmanager
+async def in_one_pass(calls: list[Any]) -> AsyncIterator[list[int]]:
+    """The most of the calls of all clients that a pass of the event loop makes, once all are made."""
+    loop, done, most = asyncio.get_running_loop(), [0], list[int]()
 
     def tick() -> None:
-        done.append(begun[0])
-        if ticking:
+        done.append(len(calls))
+        if done[-1] < CLIENTS:
             loop.call_soon(tick)
 
-    def begins(protocol: WebSocketProtocol, transport: asyncio.Transport) -> None:
-        begun[0] += 1
-        begin(protocol, transport)
+    loop.call_soon(tick)
+    yield most
+    await until(lambda: done[-1] == CLIENTS)
+    most.append(max(after - before for before, after in itertools.pairwise(done)))
 
-    monkeypatch.setattr(WebSocketProtocol, "connection_made", begins)
+
+async def test_many_that_come_at_once_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Flow.call`, where a WebSocket begins: each pass of the event loop does about a slice of them."""
+    begun = recorded(monkeypatch, WebSocketProtocol, "connection_made")
     async with running_node(auth={"api_keys": ["k"]}) as node, contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(raw(node)) for _ in range(CLIENTS)]
         await until(lambda: len(node.server.config.table) == CLIENTS)
-        for client in clients:
-            client.send(HELLO)
-        loop.call_soon(tick)
-        await until(lambda: done[-1] == CLIENTS)
-        ticking = False
-    assert max(after - before for before, after in itertools.pairwise(done)) <= CLIENTS // 3
+        async with in_one_pass(begun) as most:
+            for client in clients:
+                client.send(HELLO)
+    assert most[0] <= CLIENTS // 3
 
 
 @pytest.mark.parametrize("upgrades", [False, True])
 async def test_many_that_leave_at_once_are_shared_out(upgrades: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`PlayerConnection.eof_received`: 1 000 connections that end at once would keep everybody waiting for 40 ms."""
-    ended, done = [0], [0]
-    protocol = WebSocketProtocol if upgrades else HttpProtocol
-    end, loop, ticking = protocol.connection_lost, asyncio.get_running_loop(), True
-
-    def tick() -> None:
-        done.append(ended[0])
-        if ticking:
-            loop.call_soon(tick)
-
-    def ends(connection: HttpProtocol | WebSocketProtocol, exc: Exception | None) -> None:
-        ended[0] += 1
-        end(connection, exc)  # pyrefly: ignore
-
-    monkeypatch.setattr(protocol, "connection_lost", ends)
-    async with running_node() as node:
-        async with contextlib.AsyncExitStack() as stack:
-            for _ in range(CLIENTS):
-                client = await stack.enter_async_context(raw(node, HELLO if upgrades else b""))
-                if upgrades:  # what is unread at the end would make it a reset
-                    assert b" 101 " in await read_until(client, b"session.created")
-            await until(lambda: len(node.server.config.table) == CLIENTS)
-            loop.call_soon(tick)
-        await until(lambda: done[-1] == CLIENTS)
-        ticking = False
+    ended = recorded(monkeypatch, WebSocketProtocol if upgrades else HttpProtocol, "connection_lost")
+    async with running_node() as node, contextlib.AsyncExitStack() as stack:
+        for _ in range(CLIENTS):
+            client = await stack.enter_async_context(raw(node, HELLO if upgrades else b""))
+            if upgrades:  # what is unread at the end would make it a reset
+                assert b" 101 " in await read_until(client, b"session.created")
+        await until(lambda: len(node.server.config.table) == CLIENTS)
+        async with in_one_pass(ended) as most:
+            await stack.aclose()
         assert not node.server.config.table
-    assert max(after - before for before, after in itertools.pairwise(done)) <= SLICE_S / CLOSE_S + 1
+    assert most[0] <= SLICE_S / CLOSE_S + 1

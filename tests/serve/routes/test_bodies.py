@@ -6,13 +6,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import pytest
 from filelock import FileLock
 
@@ -26,31 +25,17 @@ from agent_tts.serve.routes import http, multipart
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from agent_tts.system.records import JsonRecords
 from agent_tts.voices import detection
-from tests.serve.dialects import livekit_run
-from tests.support import RunningNode, running_node, taken, until
+from tests.support import RunningNode, running_node, taken, threads_of, until
 
 VOICE = "tone-660"
 PACKAGE = Path(agent_tts.__file__).parent
-
-
-def threads_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
-    """Of each call, whether it holds the event loop."""
-    calls: list[bool] = []
-    work: Callable[..., Any] = getattr(owner, name)
-
-    def told(*given: Any, **named: Any) -> Any:
-        calls.append(threading.current_thread() is threading.main_thread())
-        return work(*given, **named)
-
-    monkeypatch.setattr(owner, name, told)
-    return calls
 
 
 @pytest.mark.node
 async def test_a_long_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     json_calls, form_calls = threads_of(monkeypatch, http, "check_body"), threads_of(monkeypatch, multipart, "parse")
     looks = threads_of(monkeypatch, detection, "has_mark")
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+    async with running_node() as node, node.http() as client:
         for size in (10, PARSED_AT_ONCE + 1):
             answer = await client.post("/v1/audio/speech", json={"input": "Hi.", "unknown": "x" * size})
             assert answer.status_code == 400
@@ -70,7 +55,7 @@ async def test_dictionaries_are_read_and_compiled_in_threads(monkeypatch: pytest
     calls += [threads_of(monkeypatch, JsonRecords, name) for name in ("by_id", "delete")]
     calls += [threads_of(monkeypatch, Version, "of"), threads_of(monkeypatch, elevenlabs_dictionaries, "read_pls")]
     settings = {"dictionaries": {"folder": str(tmp_path)}}
-    async with running_node(**settings) as node, httpx.AsyncClient(base_url=node.url) as client:
+    async with running_node(**settings) as node, node.http() as client:
         rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
         items, every = [{"text": "UN", "alias": "you en"}], "/v1/pronunciation-dictionaries"
         made = (await client.post(f"{every}/add-from-rules", json={"name": "a", "rules": rules})).json()
@@ -102,7 +87,7 @@ async def test_dictionaries_are_read_and_compiled_in_threads(monkeypatch: pytest
 
 
 async def _speak_on_sockets(node: RunningNode, dictionary_id: str, locators: list[dict[str, str]]) -> None:
-    async with livekit_run.http_session() as session:
+    async with aiohttp.ClientSession(trust_env=False) as session:
         async with session.ws_connect(f"{node.url}/tts/websocket") as socket:
             await socket.send_json({"context_id": "a", "transcript": "UN.", "pronunciation_dict_id": dictionary_id})
             assert (await socket.receive_json())["type"] == "chunk"
@@ -127,10 +112,7 @@ async def _speak_on_sockets(node: RunningNode, dictionary_id: str, locators: lis
 @pytest.mark.node
 async def test_changes_that_wait_for_another_process_hold_nobody_else(tmp_path: Path) -> None:
     """Threads are few: those that wait for a lock leave some to bodies and to readers. Guards `Node.storing`."""
-    async with (
-        running_node(dictionaries={"folder": str(tmp_path)}) as node,
-        httpx.AsyncClient(base_url=node.url) as client,
-    ):
+    async with running_node(dictionaries={"folder": str(tmp_path)}) as node, node.http() as client:
         rules = [{"type": "alias", "string_to_replace": "UN", "alias": "you en"}]
         path = "/v1/pronunciation-dictionaries"
         made = (await client.post(f"{path}/add-from-rules", json={"name": "a", "rules": rules})).json()["id"]
@@ -150,7 +132,7 @@ async def test_dictionaries_that_are_read_late_hold_nobody_else(monkeypatch: pyt
     """Long bodies are parsed one at a time, and not behind those that wait for a folder. Guards `Node.reading`."""
     answered = threading.Event()
     monkeypatch.setattr(Dictionaries, "all", lambda _: [] if answered.wait(30) else None)
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+    async with running_node() as node, node.http() as client:
         readers = [asyncio.create_task(client.get("/v1/pronunciation-dictionaries")) for _ in range(4)]
         await asyncio.sleep(0.2)
         try:
@@ -175,7 +157,7 @@ async def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPa
         raise InvalidRequest("no")
 
     monkeypatch.setattr(http, "check_body", parse)
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url) as client:
+    async with running_node() as node, node.http() as client:
         body = {"input": "x" * PARSED_AT_ONCE}
         answers = await asyncio.gather(*(client.post("/v1/audio/speech", json=body) for _ in range(4)))
     assert ({answer.status_code for answer in answers}, most) == ({400}, 1)
@@ -184,10 +166,7 @@ async def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPa
 @pytest.mark.node
 async def test_long_bodies_have_places_until_they_are_parsed(tmp_path: Path) -> None:
     """Each is kept in memory: 200 lexicons at once took 650 MB, and others' long bodies waited behind them."""
-    async with (
-        running_node(dictionaries={"folder": str(tmp_path)}) as node,
-        httpx.AsyncClient(base_url=node.url) as client,
-    ):
+    async with running_node(dictionaries={"folder": str(tmp_path)}) as node, node.http() as client:
         path, limits = "/v1/pronunciation-dictionaries/add-from-rules", node.node.settings.limits
         rules = [{"type": "alias", "string_to_replace": f"w{n}", "alias": "x" * 200} for n in range(400)]
         long, short = {"name": "a", "rules": rules}, {"name": "a", "rules": rules[:2]}

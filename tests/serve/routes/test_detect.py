@@ -31,7 +31,7 @@ async def asked(http: httpx.AsyncClient, clip: bytes) -> httpx.Response:
 
 
 async def test_files_of_a_node_are_known_by_their_comment() -> None:
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url, timeout=60) as http:
+    async with running_node() as node, node.http(timeout=60) as http:
         for format in CONTENT_TYPES:
             found = (await asked(http, spoken(format))).json()
             assert found == {"synthetic": format != "pcm", "comment": format != "pcm", "watermark": None}
@@ -53,7 +53,7 @@ async def test_a_node_with_a_watermark_looks_for_it(weights: str) -> None:
         update={"watermark": "audioseal", "audioseal": settings.audioseal.model_copy(update={"source": weights})}
     )
     async with running_app(app_with(marking, in_this_loop(settings))) as node:
-        async with httpx.AsyncClient(base_url=node.url, timeout=60) as http:
+        async with node.http(timeout=60) as http:
             found = (await asked(http, RECORDED)).json()
             assert 0 <= found["watermark"]["share"] <= 1
             assert 0 <= found["watermark"]["message"] < 1 << 16

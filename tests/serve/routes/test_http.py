@@ -6,8 +6,7 @@ import contextlib
 import gzip
 import itertools
 import json
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -22,17 +21,24 @@ from starlette.requests import Request
 from agent_tts.config.settings import Settings
 from agent_tts.errors import RequestTimeout
 from agent_tts.serve import app as app_module
+from agent_tts.serve.openai import SpeechRequest
 from agent_tts.serve.routes.http import SLOWEST_UPLOAD, read_body
 from agent_tts.speech.audio.files import CONTENT_TYPES, wav_header
 from agent_tts.speech.routing import Routing
 from tests.serve.processes.test_server import raw, read_all
-from tests.shared_loop import NOT_KEPT, module_loop, no_leaked_tasks
 from tests.speech.audio.test_files import SLACK_MS, decode
-from tests.support import RunningNode, dominant_hz, figures, running_node, running_node_with_process, until
+from tests.support import (
+    NOT_KEPT,
+    RunningNode,
+    dominant_hz,
+    figures,
+    running_node,
+    running_node_with_process,
+    threads_of,
+    until,
+)
 
 pytestmark = [pytest.mark.node, pytest.mark.asyncio(loop_scope="module")]
-
-__all__ = ["module_loop", "no_leaked_tasks"]  # fixtures
 
 KEY = "k" * 32
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
@@ -48,7 +54,7 @@ async def node() -> AsyncIterator[RunningNode]:
 
 @asynccontextmanager
 async def client(node: RunningNode, **kwargs: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=node.url, timeout=10, limits=NOT_KEPT, **kwargs) as http:
+    async with node.http(timeout=10, limits=NOT_KEPT, **kwargs) as http:
         yield http
 
 
@@ -118,18 +124,8 @@ async def test_options_are_those_of_a_session(http: httpx.AsyncClient, node: Run
     assert len({(await speak(http, seed=7, response_format="opus")).content for _ in range(2)}) == 1
 
 
-NULLS: tuple[str, ...] = (
-    "model",
-    "voice",
-    "speed",
-    "stream_format",
-    "response_format",
-    "instructions",
-    "language",
-    "pitch",
-    "clean",
-)
-NULLS += ("markup", "c2pa", "normalize", "text_mode", "stream", "task_type", "lexicon", "speaker_embedding", "top_k")
+# All fields but those whose null has a meaning of its own.
+NULLS = SpeechRequest.model_fields.keys() - {"input", "seed", "leading_silence_ms"}
 
 
 async def test_null_is_absent(http: httpx.AsyncClient, node: RunningNode) -> None:
@@ -348,24 +344,15 @@ async def test_head_is_get_without_its_body(http: httpx.AsyncClient, node: Runni
 @pytest.mark.parametrize("path", ["/openapi.json", "/web/client.js", "/v1/audio/voices", "/v1/voices"])
 async def test_what_takes_milliseconds_is_made_in_a_thread(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers ask for it, and a library may have a thousand voices."""
-    threads: list[bool] = []
-
-    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **options: Any) -> Any:
-            threads.append(threading.current_thread() is threading.main_thread())
-            return work(*args, **options)
-
-        return run
-
-    monkeypatch.setattr(FastAPI, "openapi", noted(FastAPI.openapi))
-    monkeypatch.setattr(gzip, "compress", noted(gzip.compress))
-    monkeypatch.setattr(Routing, "voices", noted(Routing.voices))
+    work = ((FastAPI, "openapi"), (gzip, "compress"), (Routing, "voices"))
+    threads = [threads_of(monkeypatch, owner, name) for owner, name in work]
     app_module._packed.cache_clear()
-    async with running_node() as node, httpx.AsyncClient(base_url=node.url, trust_env=False) as http:
-        threads.clear()
+    async with running_node() as node, node.http(trust_env=False) as http:
+        for calls in threads:
+            calls.clear()
         assert (await http.get(path)).status_code == 200
-    assert threads
-    assert not any(threads)
+    assert any(threads)
+    assert not any(itertools.chain(*threads))
 
 
 async def test_head_of_what_only_speaks_is_refused(http: httpx.AsyncClient, node: RunningNode) -> None:

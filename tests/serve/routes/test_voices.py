@@ -59,6 +59,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 DESIGN = Model("design-tiny", "designed", "nowhere")
+OLD = {"type": "prompt", "name": "old", "prompt": "a calm old man"}
 
 
 @asynccontextmanager
@@ -162,7 +163,7 @@ async def test_a_deleted_voice_is_gone_from_all_fronts_and_files(
 
 async def test_designs_and_embeddings_are_sent_as_json(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base, DESIGN) as (_, http):
-        designed = await http.post("/voices", json={"type": "prompt", "name": "old", "prompt": "a calm old man"})
+        designed = await http.post("/voices", json=OLD)
         assert (designed.status_code, designed.json()["prompt"]) == (200, "a calm old man")
         embedded = await http.post("/voices", json=vector_of(base, CONSENT))
         assert (embedded.status_code, embedded.json()["type"]) == (200, "embedding")
@@ -338,7 +339,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
 async def test_refusals_name_the_allowed_values_and_leave_no_files(tmp_path: Path, base: Model) -> None:
     async with voices_of(tmp_path, base, DESIGN) as (_, http):
         for fields, param, says in REFUSED:
-            body = {"type": "prompt", "name": "new", "prompt": "a calm old man"} | fields
+            body = OLD | fields
             response = await http.post("/voices", json={key: value for key, value in body.items() if value is not ...})
             error = error_of(response)
             assert (response.status_code, error["code"], error["param"]) == (400, "bad_message", param), fields
@@ -371,9 +372,8 @@ async def test_invalid_clips_are_refused_and_leave_no_files(tmp_path: Path, base
 
 
 async def test_a_voice_without_a_model_is_refused_with_the_missing_model(tmp_path: Path, base: Model) -> None:
-    design = {"type": "prompt", "name": "old", "prompt": "a calm old man"}
     async with voices_of(tmp_path, base) as (_, http):
-        response = await http.post("/voices", json=design)
+        response = await http.post("/voices", json=OLD)
         assert error_of(response)["code"] == "unsupported"
         assert "Qwen3-TTS-12Hz-1.7B-VoiceDesign" in error_of(response)["message"]
     async with voices_of(tmp_path, DESIGN) as (_, http):
@@ -387,12 +387,11 @@ async def test_a_full_disk_is_507(tmp_path: Path) -> None:
     with small_disk(tmp_path):
         (tmp_path / "all of it").write_bytes(bytes(1 << 16))
         async with voices_of(tmp_path, DESIGN) as (_, http):
-            new = {"type": "prompt", "name": "old", "prompt": "a calm old man"}
-            answer = await http.post("/voices", json=new)
+            answer = await http.post("/voices", json=OLD)
             assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full"), answer.text
             assert await names(http) == []
             (tmp_path / "all of it").unlink()
-            assert (await http.post("/voices", json=new)).status_code == 200
+            assert (await http.post("/voices", json=OLD)).status_code == 200
 
 
 async def test_a_voice_of_the_engine_is_shown_by_any_of_its_names_and_cannot_be_deleted(
@@ -471,15 +470,13 @@ async def test_a_speaker_embedding_of_the_largest_model_fits_into_a_message(tmp_
 async def test_a_json_body_has_the_limit_of_other_messages(tmp_path: Path) -> None:
     """It contains no clip, and parsing long arrays would delay all listeners."""
     async with voices_of(tmp_path, DESIGN) as (_, http):
-        body = {"type": "prompt", "name": "old", "prompt": "An old man.", **{f"k{n}": 0 for n in range(10_000)}}
-        answer = await http.post("/voices", json=body)
+        answer = await http.post("/voices", json=OLD | {f"k{n}": 0 for n in range(10_000)})
         assert (answer.status_code, error_of(answer)["code"]) == (413, "text_too_long")
 
 
 async def test_a_voice_has_a_lexicon(tmp_path: Path) -> None:
     async with voices_of(tmp_path, DESIGN) as (_, http):
-        design = {"type": "prompt", "name": "ann", "prompt": "A woman."}
-        assert (await http.post("voices", json=design)).is_success
+        assert (await http.post("voices", json=OLD | {"name": "ann"})).is_success
         assert (await http.get("voices/ann/lexicon")).json() == {}
         mapping = {"nginx": "engine x", "GIF": {"ipa": "dʒɪf"}}
         assert (await http.put("voices/ann/lexicon", json=mapping)).json() == mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,7 +11,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from agent_tts.serve.telemetry import spans as telemetry
 from agent_tts.serve.telemetry.spans import SpanSender
-from tests.support import logged
+from tests.support import logged, wait_for
 
 
 class Exporter(SpanExporter):
@@ -70,9 +69,7 @@ def test_a_failure_is_logged_once_and_retried(monkeypatch: pytest.MonkeyPatch, i
         sender = SpanSender(Exporter(fail), close_s=5)
         for number, span in enumerate(spans(3), 1):
             sender.on_end(span)
-            deadline = time.monotonic() + 5
-            while len(tries) < number and time.monotonic() < deadline:
-                time.sleep(0.005)
+            wait_for(lambda: len(tries) >= number)  # noqa: B023
         sender.shutdown()
     assert len(tries) == 3
     assert len(said) == 1
@@ -90,9 +87,7 @@ def test_an_exception_of_the_exporter_does_not_stop_the_sender(monkeypatch: pyte
         sender = SpanSender(exporter, close_s=5)
         first, second = spans(2)
         sender.on_end(first)
-        deadline = time.monotonic() + 5
-        while not said and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_for(lambda: bool(said))
         sender.on_end(second)
         sender.shutdown()
     assert [span.name for span in exporter.spans] == ["1"]

@@ -121,7 +121,7 @@ async def test_every_span_of_a_front_has_its_number(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_request_is_a_span_named_by_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with watched(monkeypatch) as (running, memory), httpx.AsyncClient(base_url=running.url) as client:
+    async with watched(monkeypatch) as (running, memory), running.http() as client:
         await client.post("/v1/audio/speech", json=SAMPLE, headers=PARENT)
         await client.get("/v1/models/who-is-this")
         await client.get("/v1/who-is-this")
@@ -147,7 +147,7 @@ async def test_a_context_that_fails_is_an_error_with_its_code(monkeypatch: pytes
 async def test_a_collector_gets_all_spans_by_the_node_s_end() -> None:
     with serving(Collector(), "collector") as server:
         async with running_node(telemetry={"endpoint": f"{server.url}/"}) as running:
-            async with httpx.AsyncClient(base_url=running.url) as client:
+            async with running.http() as client:
                 assert (await client.post("/v1/audio/speech", json=SAMPLE)).status_code == 200
     assert {path for path, *_ in server.received} == {"/v1/traces"}
     resources = [spans for _, request, _ in server.received for spans in request.resource_spans]
@@ -161,7 +161,7 @@ async def test_a_missing_collector_causes_no_delay(monkeypatch: pytest.MonkeyPat
     """Guards: spans are sent in a thread; `close` waits for at most `CLOSE_S`."""
     async with asyncio.timeout(10):
         async with running_node(telemetry={"endpoint": "http://127.0.0.1:9"}) as running:
-            async with httpx.AsyncClient(base_url=running.url) as client:
+            async with running.http() as client:
                 answer = await client.post("/v1/audio/speech", json=SAMPLE)
                 assert answer.status_code == 200
 

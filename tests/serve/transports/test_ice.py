@@ -13,14 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from agent_tts.serve.transports import ice
 from agent_tts.serve.transports.ice import AGAIN_S, ServerName
 from tests.certificates import make_certificate
 from tests.rtc_peer import RtcPeer
-from tests.support import logged, running_node
+from tests.support import logged, present, running_node
 
 NAME = "stun.agent-tts.test"
 
@@ -71,7 +70,7 @@ async def test_no_answer_of_a_resolver_holds_up_what_works_in_threads(resolver: 
     async with running_node(ice_servers=servers) as node:
         executor = ThreadPoolExecutor(1)  # which the loop ends
         asyncio.get_running_loop().set_default_executor(executor)
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             for _ in range(2):
                 async with RtcPeer() as peer:
                     reply = await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})
@@ -117,14 +116,14 @@ async def test_a_turn_server_by_tls_is_reached_by_its_address_and_known_by_its_n
     certificate = make_certificate(tmp_path)
     name = ServerName(host, socket.AF_INET, encrypts=True)
     address, _ = await name.at(1)
-    assert name.tls is not None
-    name.tls.load_verify_locations(certificate.cert)
+    tls = present(name.tls)
+    tls.load_verify_locations(certificate.cert)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
     loop = asyncio.get_running_loop()
     async with await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
-        connecting = loop.create_connection(asyncio.Protocol, address, port, ssl=name.tls)
+        connecting = loop.create_connection(asyncio.Protocol, address, port, ssl=tls)
         refusal = pytest.raises(ssl.SSLCertVerificationError, match="Hostname")
         with contextlib.nullcontext() if host == "localhost" else refusal:
             transport, _ = await connecting

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import Mock
 
-import httpx
 import pytest
 from aioice import Candidate, stun
 from aioice.ice import CandidatePair, StunProtocol
@@ -67,7 +66,7 @@ def send(to: list[tuple[str, int]], *datagrams: bytes) -> None:
 async def half_open(node: RunningNode, *, ice: bool) -> AsyncIterator[tuple[RtcPeer, Any, list[tuple[str, int]]]]:
     """A peer that has got its answer and, if `ice`, has connected as far as ICE goes; and the node's side of it."""
     async with RtcPeer() as peer:
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             reply = (await client.post("/v1/rtc/offer", json={"sdp": await peer.offer(), "type": "offer"})).json()
         if ice:
             dtls = peer.connection.getTransceivers()[0].receiver.transport
@@ -428,7 +427,7 @@ async def test_a_peer_disputes_its_role_a_bounded_number_of_times() -> None:
             ice.respond_error(message, address, protocol, (487, "Role Conflict"))
 
         ice.request_received = dispute
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})
         await until(lambda: dropped(node, "stun") > 0)
         assert asked <= MAX_CONFLICTS + 20
@@ -473,7 +472,7 @@ async def test_a_peer_leaves_nothing_even_without_the_garbage_collector(
 
 async def test_a_peer_that_is_closed_while_it_connects_leaves_no_task(node: RunningNode) -> None:
     """aioice would ask for consent for ever, and tell a failure that nobody retrieves."""
-    async with httpx.AsyncClient(base_url=node.url) as client, RtcPeer() as peer:
+    async with node.http() as client, RtcPeer() as peer:
         offer = {"sdp": await peer.offer(), "type": "offer"}
         answer = (await client.post("/v1/rtc/offer", json=offer)).json()
         there: Any = node.node.peers[answer["session_id"]]

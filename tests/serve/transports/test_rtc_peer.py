@@ -19,7 +19,7 @@ from agent_tts.serve.session import SLICE_CHARS
 from agent_tts.serve.transports import rtc_peer as peers
 from agent_tts.speech.utterance import Utterance
 from tests.rtc_peer import RATE, RtcPeer, connected, rms
-from tests.support import RunningNode, dominant_hz, running_node, until
+from tests.support import RunningNode, dominant_hz, recorded, running_node, until
 from tests.virtual_time import free_computing
 
 pytestmark = pytest.mark.node
@@ -41,7 +41,7 @@ def hz(sound: list[tuple[float, np.typing.NDArray[np.int16]]]) -> float:
 
 async def post_offer(node: RunningNode, headers: dict[str, str] | None = None, query: str = "") -> httpx.Response:
     """The answer to a valid offer of a peer that never connects."""
-    async with RtcPeer() as peer, httpx.AsyncClient(base_url=node.url, headers=headers) as client:
+    async with RtcPeer() as peer, node.http(headers=headers) as client:
         offer = {"sdp": await peer.offer(), "type": "offer", "of a later browser": 1}
         return await client.post(f"/v1/rtc/offer{query}", json=offer)
 
@@ -65,29 +65,14 @@ async def test_text_on_the_channel_becomes_sound_on_the_track(peer: RtcPeer) -> 
 
 async def test_a_long_text_is_read_in_slices(peer: RtcPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two of them others have their turn. Guards the ends of slices in `RtcPeer._send_some`."""
-    lengths: list[int] = []
-    turns: list[int] = []
-    write, enter = Utterance.write, Flow.__aenter__
-
-    def counted(self: Utterance, text: str) -> None:
-        lengths.append(len(text))
-        turns.append(len(entered))
-        write(self, text)
-
-    entered: list[Flow] = []
-
-    async def entering(self: Flow) -> None:
-        entered.append(self)
-        await enter(self)
-
-    monkeypatch.setattr(Utterance, "write", counted)
-    monkeypatch.setattr(Flow, "__aenter__", entering)
+    entered = recorded(monkeypatch, Flow, "__aenter__")
+    writes = recorded(monkeypatch, Utterance, "write", lambda _, text: (len(text), len(entered)))
     monkeypatch.setattr(Flow, "has_time", lambda self: False)
     peer.send("text.append", context_id="t1", text="word " * 400)
     peer.send("context.cancel", context_id="t1")
     await peer.message("context.cancelled")
-    assert lengths == [SLICE_CHARS] * 7 + [2_000 - 7 * SLICE_CHARS]
-    assert len(set(turns[1:])) == 7
+    assert [length for length, _ in writes] == [SLICE_CHARS] * 7 + [2_000 - 7 * SLICE_CHARS]
+    assert len({turn for _, turn in writes[1:]}) == 7
 
 
 @pytest.mark.alone
@@ -242,7 +227,7 @@ async def test_every_offer_is_a_separate_session(node: RunningNode, peer: RtcPee
 async def test_delete_closes_the_peer_and_frees_its_slot(node: RunningNode, peer: RtcPeer) -> None:
     peer.say("t1", LONG)
     await peer.wait(peer.loud)
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
         assert not node.node.peers
         assert not node.node.sessions
@@ -281,7 +266,7 @@ async def test_sessions_per_key_count_and_are_given_back() -> None:
     async with running_node(**keys) as node:
         async with connected(node.url, one) as peer:
             assert (await post_offer(node, one)).status_code == 503
-            async with httpx.AsyncClient(base_url=node.url, headers=one) as client:
+            async with node.http(headers=one) as client:
                 assert (await client.delete(f"/v1/rtc/{peer.session_id}")).status_code == 204
         async with connected(node.url, one):
             pass
@@ -301,7 +286,7 @@ INVALID = (
 
 
 async def test_an_invalid_offer_is_400(node: RunningNode) -> None:
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         for body in INVALID:
             reply = await client.post("/v1/rtc/offer", content=body, headers={"Content-Type": "application/json"})
             assert (reply.status_code, reply.json()["error"]["code"]) == (400, "bad_message"), body
@@ -309,7 +294,7 @@ async def test_an_invalid_offer_is_400(node: RunningNode) -> None:
 
 
 async def test_a_too_long_body_is_413_before_it_is_read(node: RunningNode) -> None:
-    async with httpx.AsyncClient(base_url=node.url) as client:
+    async with node.http() as client:
         body = json.dumps({"type": "offer", "sdp": "v=0\r\n" + "a=x\r\n" * 200_000})
         reply = await client.post("/v1/rtc/offer", content=body)
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "text_too_long")
@@ -333,7 +318,7 @@ async def test_clients_with_a_key_get_the_ice_servers() -> None:
         {"urls": ["turn:turn.example.org"], "username": "me", "credential": "secret"},
     ]
     async with running_node(auth={"api_keys": ["one"]}, ice_servers=servers) as node:
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             assert (await client.get("/v1/rtc/ice")).status_code == 401
             reply = await client.get("/v1/rtc/ice", headers={"X-API-Key": "one"})
         assert reply.json() == {"iceServers": servers}
@@ -343,7 +328,7 @@ async def test_without_any_network_it_speaks_over_loopback(node: RunningNode, mo
     async with RtcPeer() as peer:
         offer = await peer.offer()
         monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **_: [])
-        async with httpx.AsyncClient(base_url=node.url) as client:
+        async with node.http() as client:
             reply = (await client.post("/v1/rtc/offer", json={"sdp": offer, "type": "offer"})).json()
         assert " 127.0.0.1 " in reply["sdp"]
         await peer.accept(reply)

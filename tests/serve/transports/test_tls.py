@@ -39,7 +39,7 @@ async def test_the_page_http_and_the_stream_are_encrypted(certificate: Certifica
     async with running_node(tls=certificate.settings) as running:
         assert running.url.startswith("https://")
         trust = certificate.client()
-        async with httpx.AsyncClient(verify=trust, trust_env=False, base_url=running.url) as client:
+        async with running.http(verify=trust, trust_env=False) as client:
             page = await client.get("/", headers={"Origin": running.url})
             spoken = await client.post("/v1/audio/speech", json={"input": TEXT, "response_format": "wav"})
             head = await client.post("/v1/audio/speech", content=b"x" * 40_000)  # more than fits beside a handshake
@@ -75,11 +75,9 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
     loop = asyncio.get_running_loop()
     async with running_node(tls=certificate.settings) as running, contextlib.AsyncExitStack() as knocks:
         table = running.server.config.table
-        first, *others = [await knocks.enter_async_context(raw(running)) for _ in range(MAX_HANDSHAKES)]
-        for sock in (first, *others):
-            await loop.sock_sendall(sock, sends)
+        first, *others = [await knocks.enter_async_context(raw(running, sends)) for _ in range(MAX_HANDSHAKES)]
         await until(lambda: len(table) == MAX_HANDSHAKES)
-        async with httpx.AsyncClient(verify=certificate.client(), base_url=running.url) as client:
+        async with running.http(verify=certificate.client()) as client:
             assert (await client.get("/health")).status_code == 200
         async with asyncio.timeout(1):
             assert await loop.sock_recv(first, 1) == b""
@@ -91,10 +89,8 @@ async def test_the_oldest_handshake_gives_way(certificate: Certificate, sends: b
 
 @pytest.mark.parametrize("sends", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\xff\xff"], ids=["no TLS", "a long record"])
 async def test_what_begins_no_handshake_is_cut_at_once(certificate: Certificate, sends: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    async with running_node(tls=certificate.settings) as running, raw(running) as sock, asyncio.timeout(1):
-        await loop.sock_sendall(sock, sends)
-        assert await loop.sock_recv(sock, 1) == b""
+    async with running_node(tls=certificate.settings) as running, raw(running, sends) as sock, asyncio.timeout(1):
+        assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
 
 
 async def test_a_client_hello_in_pieces_is_taken(certificate: Certificate) -> None:

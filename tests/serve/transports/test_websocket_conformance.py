@@ -109,8 +109,7 @@ async def answers(running: RunningNode, sent: bytes) -> list[bytes | int | None]
     """The node's answers up to the end of the connection; its close is answered."""
     loop = asyncio.get_running_loop()
     found: list[bytes | int | None] = []
-    async with raw(running, rcvbuf=1 << 17) as sock, asyncio.timeout(END_S):
-        await loop.sock_sendall(sock, HELLO)
+    async with raw(running, HELLO, 1 << 17) as sock, asyncio.timeout(END_S):
         head, _, rest = (await read_until(sock, b'"session.created"')).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 ")
         await loop.sock_sendall(sock, sent)
