@@ -7,10 +7,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from loguru import logger
 
 from agent_tts.system.records import Records
 from tests.support import logged
+
+
+class Reads:
+    """Reads a record, or raises an error; counts how often."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.count = 0
+
+    def __call__(self, path: Path) -> str:
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return path.read_text()
+
+
+def one_in(folder: Path, changed_at: float | None = None) -> None:
+    """A record, changed at this time or now."""
+    (folder / "one").write_text("text")
+    if changed_at is not None:
+        for path in (folder / "one", folder):
+            os.utime(path, (changed_at, changed_at))
 
 
 def test_an_error_of_the_system_is_not_damage(tmp_path: Path) -> None:
@@ -22,7 +43,7 @@ def test_an_error_of_the_system_is_not_damage(tmp_path: Path) -> None:
             raise errors.pop()
         return path.read_text()
 
-    (tmp_path / "one").write_text("text")
+    one_in(tmp_path)
     records = Records(tmp_path, "record", str.isalnum, read)
     assert records.all() == ()
     with pytest.raises(ValueError, match="damaged"):
@@ -35,55 +56,33 @@ def test_what_the_system_does_not_give_is_asked_for_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a voice that another user has copied: all others were looked at twenty times a second, for ever."""
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        raise PermissionError(13, "Permission denied")
-
-    (tmp_path / "one").write_text("text")
-    for path in (tmp_path / "one", tmp_path):
-        os.utime(path, (0, 0))
-    records = Records(tmp_path, "record", str.isalnum, read)
+    reads = Reads(PermissionError(13, "Permission denied"))
+    one_in(tmp_path, changed_at=0)
+    records = Records(tmp_path, "record", str.isalnum, reads)
     assert [records.all() for _ in range(3)] == [()] * 3
-    assert reads == 1
+    assert reads.count == 1
     monkeypatch.setattr(records, "_again_at", 0.0)
     assert records.all() == ()
-    assert reads == 2
+    assert reads.count == 2
 
 
 @pytest.mark.parametrize("error", [ValueError("no JSON"), RecursionError()])
 def test_damage_is_remembered(tmp_path: Path, error: Exception) -> None:
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        raise error
-
-    (tmp_path / "one").write_text("text")
-    records = Records(tmp_path, "record", str.isalnum, read)
+    reads = Reads(error)
+    one_in(tmp_path)
+    records = Records(tmp_path, "record", str.isalnum, reads)
     assert records.all() == records.all() == ()
-    assert reads == 1
+    assert reads.count == 1
 
 
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600])
 def test_a_record_whose_time_is_far_from_now_is_read_once(tmp_path: Path, ahead_s: int) -> None:
     """Fails where a time in the future is never old: a clock was set back, or another machine's is ahead."""
-    reads = 0
-
-    def read(path: Path) -> str:
-        nonlocal reads
-        reads += 1
-        return path.read_text()
-
-    (tmp_path / "one").write_text("text")
-    for path in (tmp_path / "one", tmp_path):
-        os.utime(path, (datetime.now(UTC).timestamp() + ahead_s,) * 2)
-    records = Records(tmp_path, "record", str.isalnum, read)
+    reads = Reads()
+    one_in(tmp_path, datetime.now(UTC).timestamp() + ahead_s)
+    records = Records(tmp_path, "record", str.isalnum, reads)
     assert [records.all() for _ in range(3)] == [("text",)] * 3
-    assert reads == 1
+    assert reads.count == 1
     (tmp_path / "one").write_text("more")
     assert records.get("one") == "more"
 
@@ -92,18 +91,16 @@ def test_a_folder_that_cannot_be_read_is_told_once(tmp_path: Path, monkeypatch: 
     def refuse(_: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
-    lines: list[str] = []
-    sink = logger.add(lines.append, format="{message}")
     monkeypatch.setattr(os, "listdir", refuse)
     records = Records(tmp_path, "record", str.isalnum, Path.read_text)
-    assert records.all() == records.all() == ()
-    logger.remove(sink)
+    with logged("DEBUG") as lines:
+        assert records.all() == records.all() == ()
     assert lines == ["the folder of each record cannot be read: Permission denied\n"]
 
 
 def test_an_entry_that_the_disk_has_lost_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where an error of one entry is taken for one of the folder: all voices were gone."""
-    (tmp_path / "one").write_text("text")
+    one_in(tmp_path)
     (tmp_path / "two").write_text("more")
     look = Path.lstat
 
