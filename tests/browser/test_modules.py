@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agent_tts.bench.statistics import serving
 from tests.measure.chromium import DevTools, Page
 
 ROOT = Path(__file__).parents[2]
@@ -30,16 +30,10 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 async def page(browser: DevTools) -> AsyncIterator[Page]:
     """A page that can import the modules, without a node."""
     handler = functools.partial(Files, directory=str(ROOT))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="files")
-        thread.start()
-        try:
-            async with browser.page() as page:
-                await page.open(f"http://127.0.0.1:{server.server_port}/tests/browser/")
-                yield page
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler), "files") as server:
+        async with browser.page() as page:
+            await page.open(f"http://127.0.0.1:{server.server_port}/tests/browser/")
+            yield page
 
 
 async def module(page: Page, name: str, body: str, *arguments: Any) -> Any:

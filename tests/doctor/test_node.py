@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent_tts.agent.stt import SpeechToText
+from agent_tts.bench.statistics import serving
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.config.settings import Settings
 from agent_tts.doctor import machine, wants_agent
@@ -41,10 +41,8 @@ def llm() -> Iterator[str]:
         def log_message(self, format: str, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler), "llm") as server:
         yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
 
 
 @pytest.mark.parametrize(
