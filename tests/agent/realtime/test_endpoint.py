@@ -168,10 +168,7 @@ async def test_an_answer_whose_stream_ends_without_a_reason_is_incomplete(modali
 
 
 async def test_nothing_of_a_cancelled_answer_comes_in_the_next_one() -> None:
-    """The next one is asked for in the same moment.
-
-    Mutation: `_OfAnswer` takes all frames after a start.
-    """
+    """The next one is asked for in the same moment. Mutation: `_OfAnswer` takes all frames after a start."""
     names = ("one", "two", "three", "four", "five", "six")
     answers = [f"{name}, {name}, {name}, {name}, {name}, {name}" for name in names]
     async with running_llm(*answers, token_s=0.0) as llm, running_agent(llm.url) as agent, session(agent) as socket:
