@@ -24,7 +24,7 @@ from websockets.asyncio.client import connect
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.engine_info import Model
 from agent_tts.speech.engine_handle import EngineClientFactory
-from tests.browser.conftest import SHARED, left_as_it_was
+from tests.browser.conftest import SHARED, assert_clean, left_as_it_was
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
 from tests.support import (
@@ -92,11 +92,7 @@ async def open_page(
         if waits:
             await ready(page)
         yield page, running
-        complaints = [error for error in page.errors if expected is None or expected not in error]
-        assert complaints == []
-        hosts = [url for url in page.requests if not url.startswith("data:")]
-        strangers = [url for url in hosts if "//" + running.url.split("//")[1] + "/" not in url]
-        assert strangers == []
+        assert_clean(page, running.url, expected)
 
 
 async def ready(page: Page) -> None:

@@ -21,7 +21,7 @@ from agent_tts.engine_info import Model
 from agent_tts.serve.app import PAGE_HEADERS
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.voices import enroll
-from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
+from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, assert_clean, left_as_it_was
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
 from tests.measure.chromium import DevTools, Page
@@ -89,10 +89,7 @@ async def open_talk(
         await page.js(EAR)
         await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
         yield page, agent
-        complaints = [error for error in page.errors if expected is None or expected not in error]
-        assert complaints == []
-        strangers = [url for url in page.requests if f"//{node.url.split('//')[1]}/" not in url]
-        assert [url for url in strangers if not url.startswith(("blob:", "data:"))] == []
+        assert_clean(page, node.url, expected)
 
 
 async def start(page: Page, agent: Agent, number: int = 1) -> Call:
