@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,18 @@ def test_text_in_an_unknown_language_stays_unchanged(written: str) -> None:
     """Formats of numbers differ: 5.000 and 10:30 are left to the engine, also where num2words has words."""
     unchanged = [(ch, place) for place, ch in enumerate(written) if not is_unspeakable(ch)]
     assert all(said([written], language) == unchanged for language in ("xx", "nl", "tr", "id", "hi"))
+
+
+def test_numbers_are_said_as_a_native_speaker_says_them() -> None:
+    """As agents write them. The file has a text and its spoken form in a line, under the language."""
+    language, wrong = "", []
+    for line in Path(__file__).with_name("said_by_agents.txt").read_text().splitlines():
+        written, arrow, spoken = line.partition("  =>  ")
+        if not arrow:
+            language = written.strip("[]") or language
+        elif (found := text(written, language)) != spoken:
+            wrong.append(f"{language}: {written!r} is said {found!r}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_line_break_parts_a_number_and_its_unit() -> None:
