@@ -80,8 +80,7 @@ async def test_each_route_needs_a_key_or_a_token() -> None:
             assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 400
             assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 401
         async with calling(agent.url, headers=KEY) as caller:
-            caller.type("Hello.")
-            await caller.loud()
+            await caller.ask("Hello.")
 
 
 async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_place() -> None:
@@ -156,8 +155,7 @@ async def test_a_caller_that_never_connects_is_dropped(monkeypatch: pytest.Monke
 
 async def test_the_node_ends_its_calls_when_it_stops() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
-        caller.type("Hello.")
-        await caller.loud()
+        await caller.ask("Hello.")
         async with asyncio.timeout(10):
             await agent.server.close()
         assert agent.calls == 0
