@@ -592,16 +592,21 @@ async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(bro
         assert await page.js("document.querySelector('#log s').textContent") != ""
 
 
+async def speak_slowly(page: Page) -> None:
+    """At 400 kbit/s, until it is noticed."""
+    await page.throttle(400)
+    await page.click("[name=arrival][value=whole]")
+    await write(page, LONG)
+    await pick(page, "tone-660")
+    await speak(page)
+    await page.until("agentTts.notices.length")
+
+
 @pytest.mark.slow
 async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
-    """At 400 kbit/s: one notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
+    """One notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
     async with open_page(browser) as (page, _):
-        await page.throttle(400)
-        await page.click("[name=arrival][value=whole]")
-        await write(page, LONG)
-        await pick(page, "tone-660")
-        await speak(page)
-        await page.until("agentTts.notices.length")
+        await speak_slowly(page)
         assert await page.js("agentTts.notices") == ["slow"]
         assert "Opus" in await page.js("document.querySelector('#notices').innerText")
         await page.press("Escape")
@@ -623,12 +628,7 @@ async def test_a_slow_connection_that_is_lost_comes_back_with_opus(browser: DevT
     """What has arrived is played; the notice says why and speaks the text again. In Opus it goes on by itself."""
     async with open_page(browser) as (page, running):
         await again(page, running, SOCKETS)
-        await page.throttle(400)
-        await page.click("[name=arrival][value=whole]")
-        await write(page, LONG)
-        await pick(page, "tone-660")
-        await speak(page)
-        await page.until("agentTts.notices.length")
+        await speak_slowly(page)
         await cut(page, 1006)
         await page.until("!agentTts.speaking")
         await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')")
