@@ -188,16 +188,17 @@ async def test_an_answer_of_a_server_that_takes_no_limit_is_cut_at_it(setting: s
         assert said(frames) == "so " * 9
 
 
-async def test_a_request_that_is_too_long_is_no_refusal_of_the_name() -> None:
-    too_long = "This model's maximum context length is 100 tokens, max_tokens is 400."
-    async with asked(status(400, too_long)) as (frames, server, _):
-        assert said(frames) == SORRY
-        assert limits(server) == [MAX]
+TOO_LONG = "This model's maximum context length is 100 tokens, max_tokens is 400."
 
 
-@pytest.mark.parametrize(("setting", "sent"), [(MAX, MAX), (NEW, NEW), ("none", None)])
-async def test_a_set_name_stays(setting: str, sent: str | None) -> None:
-    async with asked(status(400, REFUSED), token_limit=setting) as (frames, server, _):
+@pytest.mark.parametrize(
+    ("refusal", "setting", "sent"),
+    [(TOO_LONG, "auto", MAX), (REFUSED, MAX, MAX), (REFUSED, NEW, NEW), (REFUSED, "none", None)],
+)
+async def test_a_set_name_stays_and_a_request_that_is_too_long_refuses_none(
+    refusal: str, setting: str, sent: str | None
+) -> None:
+    async with asked(status(400, refusal), token_limit=setting) as (frames, server, _):
         assert said(frames) == SORRY
         assert limits(server) == [sent]
 
