@@ -34,6 +34,8 @@ class Microphone(MediaStreamTrack):
         self._pieces: deque[NDArray[np.int16]] = deque()
         self._pts = 0
         self._began = time.monotonic()
+        # When the last piece given to `put` has been sent.
+        self.spoken_at = 0.0
 
     def put(self, pcm: bytes) -> float:
         """Queue pcm_s16le (24 kHz, mono) for sending. Returns its length in seconds."""
@@ -50,6 +52,8 @@ class Microphone(MediaStreamTrack):
         due = self._began + self._pts / RATE
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         samples = self._pieces.popleft() if self._pieces else np.zeros(FRAME, np.int16)
+        if len(self._pieces) == 0 and samples.any():
+            self.spoken_at = time.monotonic()
         frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), layout="mono")
         frame.sample_rate, frame.pts, frame.time_base = RATE, self._pts, fractions.Fraction(1, RATE)
         self._pts += FRAME

@@ -136,7 +136,10 @@ async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sen
 
 
 async def test_a_caller_that_vanishes_is_dropped_within_seconds() -> None:
-    """Pings stop, without a close and without ICE. Mutation: `_presence` returns None."""
+    """Pings stop, without a close and without ICE.
+
+    Mutation: `_presence` returns None.
+    """
     async with running_agent() as agent, calling(agent.url) as caller:
         present(caller._pinger).cancel()
         await until(lambda: agent.calls == 0, 8)

@@ -210,7 +210,10 @@ async def test_a_hold_and_an_interruption_fade(pieces: int) -> None:
 
 
 async def test_a_long_answer_is_held_back_upstream() -> None:
-    """At most MAX_QUEUED_MS are queued; the rest waits upstream. Mutation: no wait for room."""
+    """At most MAX_QUEUED_MS are queued; the rest waits upstream.
+
+    Mutation: no wait for room.
+    """
     async with playing() as (worker, playout, ear, _):
         await worker.queue_frames(spoken("word " * 30, ms=400))
         await until(lambda: bool(ear.words()))

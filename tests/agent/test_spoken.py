@@ -202,7 +202,10 @@ async def test_a_user_who_goes_on_cancels_a_request_that_nobody_has_heard() -> N
 
 
 async def test_the_start_of_an_answer_cannot_be_interrupted() -> None:
-    """Echo that is not cancelled yet does not count as a voice. Mutation: `EchoGuard` does not change the audio."""
+    """Echo that is not cancelled yet does not count as a voice.
+
+    Mutation: `EchoGuard` does not change the audio.
+    """
     async with running_llm(LONG) as llm, running_agent(llm.url, hears=True, echo_guard_s=3.0, **QUICK) as agent:
         echo = await agent.speech("Please open the window.")
         async with calling(agent.url) as caller:

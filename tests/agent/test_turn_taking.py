@@ -104,10 +104,15 @@ async def test_words_that_begin_as_the_agent_begins_are_whole(whisper: SpeechToT
     ("first", "second"),
     [
         ("I would like to book a table for", "four people tonight."),
-        pytest.param("When I opened the box", "two of the cups were broken.", marks=pytest.mark.slow),
-        pytest.param("I need to change my address because", "I moved last week.", marks=pytest.mark.slow),
-        pytest.param("It should be delivered on", "Monday morning.", marks=pytest.mark.slow),
-        pytest.param("My name is", "Anna Miller.", marks=pytest.mark.slow),
+        *(
+            pytest.param(first, second, marks=pytest.mark.slow)
+            for first, second in (
+                ("When I opened the box", "two of the cups were broken."),
+                ("I need to change my address because", "I moved last week."),
+                ("It should be delivered on", "Monday morning."),
+                ("My name is", "Anna Miller."),
+            )
+        ),
     ],
 )
 async def test_half_a_turn_is_not_answered(whisper: SpeechToText, first: str, second: str) -> None:

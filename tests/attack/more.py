@@ -90,11 +90,20 @@ async def whole_hellos(target: Target) -> str:
     return await begin_handshakes(target, client_hello(), target.scaled(20, 0.5))
 
 
-TEXTS = [
-    *("1234567890 " * 360, "12:34:56 " * 440, "." * 4_000, "a." * 2_000, "\N{GRINNING FACE}" * 4_000),
-    *("e" + "\N{COMBINING ACUTE ACCENT}" * 3_999, "a" * 4_000, "[" * 4_000, "**a" * 1_300, " " * 4_000),
-    *("<break time=" * 330, "\u4f60\u597d" * 2_000),
-]
+TEXTS = {
+    "digits": "1234567890 " * 360,
+    "times": "12:34:56 " * 440,
+    "dots": "." * 4_000,
+    "initials": "a." * 2_000,
+    "emoji": "\N{GRINNING FACE}" * 4_000,
+    "marks": "e" + "\N{COMBINING ACUTE ACCENT}" * 3_999,
+    "one word": "a" * 4_000,
+    "brackets": "[" * 4_000,
+    "stars": "**a" * 1_300,
+    "spaces": " " * 4_000,
+    "tags": "<break time=" * 330,
+    "han": "\u4f60\u597d" * 2_000,
+}
 
 
 @attack("texts that take long to read", settings=SLOTS)
@@ -107,7 +116,7 @@ async def costly_texts(target: Target) -> str:
         nonlocal count
         async with opened(target) as socket, background(socket.swallow(), "reads"):
             for number in itertools.count(first):
-                text = TEXTS[number % len(TEXTS)]
+                text = list(TEXTS.values())[number % len(TEXTS)]
                 for context in range(CONTEXTS):
                     name = f"{number}-{context}"
                     socket.send(

@@ -294,11 +294,15 @@ async def test_an_interruption_in_a_pause_reopens_the_turn(page: Page) -> None:
 
 async def test_a_typed_turn_interrupts(page: Page) -> None:
     """It follows the turn that it cut, also when the agent reports later what was heard of that."""
-    heard = ours("interrupted", turn=1, heard="One two", unheard=" three.")
     turns, settled = await conversation(
         page,
         [*written("One two three."), SOUNDS, *words("One"), ("type", "Enough.")],
-        [INTERRUPTED, heard, *written("Good."), *words("Good.")],
+        [
+            INTERRUPTED,
+            ours("interrupted", turn=1, heard="One two", unheard=" three."),
+            *written("Good."),
+            *words("Good."),
+        ],
     )
     assert turns == [[["agent", "heard:One ", "cut:two three."], ["user", "heard:Enough."]], "thinking"]
     assert settled[0] == [["agent", "heard:One two ", "cut:three."], ["user", "heard:Enough."], ["agent", "now:Good."]]
@@ -325,7 +329,6 @@ def filler(text: str, status: str = "new") -> Step:
 
 async def test_a_filler_stands_before_the_answer_and_is_none_of_it(page: Page) -> None:
     """Its words may be the answer's, too. Mutation: a word of it counts as heard of the answer."""
-    begins = [SILENT, ("bot-llm-stopped", None), SOUNDS, *words("One")]
     told, answered, cut, alone = await conversation(
         page,
         [("type", "When?"), ("bot-llm-started", None), filler("One moment."), SOUNDS, *words("One")],
@@ -333,7 +336,10 @@ async def test_a_filler_stands_before_the_answer_and_is_none_of_it(page: Page) -
             ("bot-llm-text", {"text": "One more moment."}),
             *words("moment."),
             filler("One moment.", "completed"),
-            *begins,
+            SILENT,
+            ("bot-llm-stopped", None),
+            SOUNDS,
+            *words("One"),
         ],
         [INTERRUPTED, ours("interrupted", turn=1, heard="One", unheard="more moment.")],
         [("type", "Now?"), ("bot-llm-started", None), filler("Hm."), SOUNDS, *words("Hm."), INTERRUPTED],
@@ -380,8 +386,11 @@ async def test_the_bars_of_a_waterfall_add_up(page: Page) -> None:
     typed = {"user_stopped": 0, "turn_end": None, "transcript": None, "llm_first_token": 90, "audio_first": 150}
     assert await module(page, "waterfall.js", body, [{**spoken, "heard": 560}, typed, {}]) == [
         [
-            *(["transcript", 0, 250], ["turn_end", 250, 300], ["llm_first_token", 300, 420]),
-            *(["audio_first", 420, 510], ["heard", 510, 560]),
+            ["transcript", 0, 250],
+            ["turn_end", 250, 300],
+            ["llm_first_token", 300, 420],
+            ["audio_first", 420, 510],
+            ["heard", 510, 560],
         ],
         [["llm_first_token", 0, 90], ["audio_first", 90, 150]],
         [],

@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 DOCKERFILES = sorted((CONFIGS / "docker").glob("*.Dockerfile"))
 MANIFESTS = CONFIGS / "kubernetes"
-UNIT = (CONFIGS / "systemd" / "agent-tts.service").read_text()
 USER = 10_001
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # All files that may name one of our variables.
@@ -142,17 +141,21 @@ def commands() -> list[tuple[str, list[str]]]:
     found += [("compose", compose["services"]["agent"]["command"])]
     for path in MANIFESTS.rglob("*.yaml"):
         found += [(path.name, json.loads(line)) for line in re.findall(r"args: (\[.*\])", path.read_text())]
-    (line,) = re.findall(r"^ExecStart=\S+/agent-tts (.*)$", UNIT, re.M)
+    (line,) = re.findall(
+        r"^ExecStart=\S+/agent-tts (.*)$", (CONFIGS / "systemd" / "agent-tts.service").read_text(), re.M
+    )
     return [*found, ("systemd", shlex.split(line))]
 
 
 def test_systemd_leaves_it_to_the_node_to_replace_an_engine_for_which_there_was_no_memory() -> None:
     """By default it ends all processes of a unit of which the kernel has killed one."""
-    assert re.findall(r"^OOMPolicy=(.*)$", UNIT, re.M) == ["continue"]
+    unit = (CONFIGS / "systemd" / "agent-tts.service").read_text()
+    assert re.findall(r"^OOMPolicy=(.*)$", unit, re.M) == ["continue"]
 
 
 def test_systemd_does_not_start_a_node_again_whose_settings_are_wrong() -> None:
-    assert re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT, re.M) == [str(USAGE)]
+    unit = (CONFIGS / "systemd" / "agent-tts.service").read_text()
+    assert re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.M) == [str(USAGE)]
 
 
 def entered(folder: Path, *arguments: str, fails: bool = False) -> subprocess.Popen[str]:

@@ -162,9 +162,13 @@ async def test_f3_a_short_text_that_fits_the_buffers_ends_normally() -> None:
     async with running_node() as running, wire(running.ws_url, rcvbuf=4_096) as peer:
         await peer.say("t", "Hi", lead_ms=None)
         peer.socket.transport.pause_reading()
-        await until(lambda: open_contexts(running.node) == 0)
+        await gone_contexts(running)
         peer.socket.transport.resume_reading()
         assert (await peer.until("context.done"))["reason"] == "end"
+
+
+async def gone_contexts(running: RunningNode) -> None:
+    await until(lambda: open_contexts(running.node) == 0)
 
 
 async def test_f4_a_reader_at_half_speed_gets_everything() -> None:

@@ -249,8 +249,11 @@ def test_invalid_mixes_and_embeddings_are_refused(options: dict[str, Any], said:
     ("model", "language", "spoken"),
     [
         ("tts-1-de", "auto", "de"),
-        *(("custom-1.7b-german", "auto", "de"), ("tts-1-de", "en", "en"), ("tts-1", "English", "en")),
-        *((None, "zh_TW", "zh"), (None, "AUTO", "auto")),
+        ("custom-1.7b-german", "auto", "de"),
+        ("tts-1-de", "en", "en"),
+        ("tts-1", "English", "en"),
+        (None, "zh_TW", "zh"),
+        (None, "AUTO", "auto"),
     ],
 )
 def test_a_models_name_may_contain_the_language(model: str | None, language: str, spoken: str) -> None:
@@ -281,8 +284,11 @@ def test_other_numbers_are_no_dates(name: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "date"),
     [
-        *(("en-GB", "the third of December"), ("en_au", "the third of December"), ("en-US", "March twelfth")),
-        *(("en", "March twelfth"), ("English", "March twelfth")),
+        ("en-GB", "the third of December"),
+        ("en_au", "the third of December"),
+        ("en-US", "March twelfth"),
+        ("en", "March twelfth"),
+        ("English", "March twelfth"),
     ],
 )
 def test_an_engine_without_regions_still_writes_dates_as_the_region_does(asked: str, date: str) -> None:

@@ -174,8 +174,15 @@ async def test_a_failed_stream_raises_where_its_audio_is_read() -> None:
         await first.cancel()
 
 
-LANGUAGES = {"auto": "auto", "GERMAN": "de", "de": "de", "de_AT": "de"}
-LANGUAGES |= {"chinese": "cmn", "english": "en-us", "fr-XX": "fr-fr"}
+LANGUAGES = {
+    "auto": "auto",
+    "GERMAN": "de",
+    "de": "de",
+    "de_AT": "de",
+    "chinese": "cmn",
+    "english": "en-us",
+    "fr-XX": "fr-fr",
+}
 
 
 @pytest.mark.node

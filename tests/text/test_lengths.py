@@ -34,8 +34,18 @@ def test_silent_letters_depend_on_the_language() -> None:
 
 
 def test_a_number_takes_as_long_as_its_words() -> None:
-    said = "one million two hundred and thirty four thousand five hundred and sixty seven"
-    assert ms("1234567") == pytest.approx(sum(map(ms, said.split())))
+    assert ms("1234567") == pytest.approx(
+        ms("one")
+        + ms("million")
+        + ms("two")
+        + 2 * (ms("hundred") + ms("and"))
+        + ms("thirty")
+        + ms("four")
+        + ms("thousand")
+        + ms("five")
+        + ms("sixty")
+        + ms("seven")
+    )
     assert ms("21", "de") == pytest.approx(ms("einundzwanzig", "de"))
     assert ms("007") == pytest.approx(2 * ms("zero") + ms("seven"))
     assert ms("1" * 4_000) == pytest.approx(4_000 * ms("one"))

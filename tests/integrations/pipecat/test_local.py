@@ -37,7 +37,10 @@ async def test_a_turn_counts_in_the_metrics_of_the_node() -> None:
 
 
 async def test_an_interrupted_turn_counts_once_when_its_slot_is_free() -> None:
-    """No reader takes its last event. Mutation: `speech.waker` not set."""
+    """No reader takes its last event.
+
+    Mutation: `speech.waker` not set.
+    """
     async with running_node() as node, running([service(node)]) as pipeline:
         metrics = node.node.metrics
         await pipeline.begin(TEXT * 5)

@@ -585,8 +585,15 @@ def test_no_call_takes_longer_in_a_script_without_spaces_or_when_nothing_is_spok
     Mutations: all words that the engine has left out are told at once; a long word is read again with each of its
     characters.
     """
-    texts = {"en": "hello there " * 250, "zh": "今天天气很好我们一起去公园" * 230, "th": "สวัสดีครับไปน้ำ" * 200}
-    texts |= {"my": "မင်္ဂလာပါ" * 333, "emoji": "😀 " * 1_500, "one word": "a" * 6_000, "brackets": "(" * 6_000}
+    texts = {
+        "en": "hello there " * 250,
+        "zh": "今天天气很好我们一起去公园" * 230,
+        "th": "สวัสดีครับไปน้ำ" * 200,
+        "my": "မင်္ဂလာပါ" * 333,
+        "emoji": "😀 " * 1_500,
+        "one word": "a" * 6_000,
+        "brackets": "(" * 6_000,
+    }
     most: dict[tuple[str, bool], int] = {}
     for (name, text), aligned in product(texts.items(), (False, True)):
         timeline, size = WordTimeline(aligned=aligned), len(text)

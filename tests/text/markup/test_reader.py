@@ -155,8 +155,12 @@ def test_tags_of_the_dialects(text: str, items: list[Item]) -> None:
     [
         *('<prosody rate="{}">', '<prosody volume="{}">', '<prosody pitch="{}">', '<speed ratio="{}"/>'),
         *('<volume ratio="{}"/>', '<break time="{}"/>', '<break strength="{}"/>', '<emotion value="{}"/>'),
-        *('<expr type="prosody" label="{}"/>', '<expr type="break" label="{}"/>'),
-        *('<sub alias="{}"/>', '<mark name="{}"/>'),
+        *(
+            '<expr type="prosody" label="{}"/>',
+            '<expr type="break" label="{}"/>',
+            '<sub alias="{}"/>',
+            '<mark name="{}"/>',
+        ),
     ],
 )
 def test_any_value_is_taken(tag: str) -> None:
