@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pipecat.frames.frames import ErrorFrame, Frame, LLMContextFrame, LLMFullResponseEndFrame, LLMTextFrame
+from pipecat.frames.frames import (
+    ErrorFrame,
+    Frame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMTextFrame,
+)
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.services.llm_service import FunctionCallParams
 from pipecat.tests.utils import run_test

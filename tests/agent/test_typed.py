@@ -162,4 +162,9 @@ async def test_text_before_a_call_stands_before_it_in_the_context(tmp_path: Path
             await until(lambda: len(llm.requests) == 2)
             await caller.message("bot-stopped-speaking", caller.at("bot-stopped-speaking") + 0.001)
     found = [(message["role"], message.get("content")) for message in llm.requests[1][1:]]
-    assert found == [("user", "What time is it?"), ("assistant", preamble), ("assistant", None), ("tool", '"ten"')]
+    assert found == [
+        ("user", "What time is it?"),
+        ("assistant", preamble),
+        ("assistant", None),
+        ("tool", '"ten"'),
+    ]

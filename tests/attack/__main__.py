@@ -14,7 +14,15 @@ from agent_tts.bench.report import check_output, table, write_json
 from tests.attack.harness import MAX_GAP_MS, MAX_P99_MS, Attack, Verdict, load, run_group
 
 COLUMNS = (
-    *("attack", "polite p50 ms", "p99 ms", "max ms", "gap ms", "connect ms", "loop ms", "MiB before", "after"),
+    "attack",
+    "polite p50 ms",
+    "p99 ms",
+    "max ms",
+    "gap ms",
+    "connect ms",
+    "loop ms",
+    "MiB before",
+    "after",
     "verdict",
     "",
 )

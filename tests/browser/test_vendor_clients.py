@@ -139,7 +139,10 @@ async def test_openais_client_calls_with_a_client_secret_and_is_interrupted(tmp_
 
     Mutation: `Conversation.hushed` keeps all words.
     """
-    async with running_llm(LONG, "It is open.", token_s=0.02) as llm, running_agent(llm.url, hears=True) as agent:
+    async with (
+        running_llm(LONG, "It is open.", token_s=0.02) as llm,
+        running_agent(llm.url, hears=True) as agent,
+    ):
         async with AsyncOpenAI(base_url=f"{agent.url}/v1", api_key="none") as client:
             transcribed = {"audio": {"input": {"transcription": {"model": "whisper-1"}}}}
             made = await client.realtime.client_secrets.create(
@@ -248,7 +251,11 @@ async def test_the_vendors_own_sdks_speak_in_a_page_of_an_allowed_origin(tmp_pat
     Cartesia's opens WebSockets over TLS alone.
     """
     tls = make_certificate(tmp_path).settings
-    async with running_node() as page_of, chromium("--ignore-certificate-errors") as browser, browser.page() as page:
+    async with (
+        running_node() as page_of,
+        chromium("--ignore-certificate-errors") as browser,
+        browser.page() as page,
+    ):
         auth = {"api_keys": [KEY], "allowed_origins": [page_of.url]}
         async with running_node(auth=auth, tls=tls) as node:
             await page.open(page_of.url + "/health")

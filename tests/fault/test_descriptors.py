@@ -20,7 +20,10 @@ from tests.certificates import make_certificate
 from tests.hampered import hampered_node
 from tests.support import logged
 
-pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="/proc")]
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.skipif(sys.platform != "linux", reason="/proc"),
+]
 
 FILES = 200
 BACK_S = 60.0

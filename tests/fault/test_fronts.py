@@ -29,7 +29,10 @@ from tests.rtc_peer import connected
 from tests.support import ended, until
 from tests.wire import Wire, speak, wire
 
-pytestmark = [pytest.mark.real_time, pytest.mark.skipif(sys.platform != "linux", reason="several fronts need Linux")]
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.skipif(sys.platform != "linux", reason="several fronts need Linux"),
+]
 
 TEXT = "Somebody else speaks calmly to the end."
 SLOTS = 6

@@ -22,8 +22,19 @@ from tests.serve.transports.test_sdp import CHROMIUM
 from tests.support import running_node
 from tests.work import work
 
-JUNK = ["", "\0", "a=fmtp:1 x", "a=", "a=:", "m=", "m=audio", "a=candidate:", "a=group:BUNDLE", "a=rtpmap:111"]
-JUNK += ["a=ssrc:1"]
+JUNK = [
+    "",
+    "a=",
+    "a=:",
+    "m=",
+    "m=audio",
+    "a=candidate:",
+    "a=group:BUNDLE",
+    "a=rtpmap:111",
+    "a=fmtp:1 x",
+    "\0",
+    "a=ssrc:1",
+]
 NUMBERS = ["-1", "0", "65536", "4294967296", "9" * 5_000, "1e9", "٣", "NaN"]
 
 

@@ -139,7 +139,13 @@ class SessionMachine(RuleBasedStateMachine):
 
 def test_the_model_covers_all_engine_events() -> None:
     """The model above knows every kind of event of a request."""
-    kinds = {messages.Started, messages.Audio, messages.Words, messages.Flushed, messages.Finished}
+    kinds = {
+        messages.Started,
+        messages.Audio,
+        messages.Words,
+        messages.Flushed,
+        messages.Finished,
+    }
     measured = {messages.Stages}  # for spans alone
     assert {get_origin(kind) or kind for kind in get_args(messages.RequestEvent)} == kinds | measured
     assert EngineReady not in kinds

@@ -19,8 +19,23 @@ def test_a_slug_is_a_name(name: str) -> None:
     assert checked_name(name) == name
 
 
-BAD = ["", "a" * 65, "-bob", "_bob", "Bob", "bob ", "bob\n", "bob\0", "../bob", "a/b", "a\\b", ".", "a.b"]
-BAD += ["bоb", "ｂob"]  # of other scripts
+BAD = [
+    "",
+    "a" * 65,
+    "-bob",
+    "_bob",
+    "Bob",
+    "bob ",
+    "bob\n",
+    "bob\0",
+    "../bob",
+    "a/b",
+    "a\\b",
+    ".",
+    "a.b",
+    "bоb",
+    "ｂob",
+]
 
 
 @pytest.mark.parametrize("name", [*BAD, "con", "nul", "com1", "lpt9"])
