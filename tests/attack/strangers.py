@@ -33,12 +33,23 @@ WS_HEAD = (
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 SOCKETS = (
-    *("/v1/tts/stream", "/tts/websocket", "/v1/speak", "/v2/speak", "/v1/text-to-speech/nova/stream-input"),
-    *("/v1/text-to-speech/nova/multi-stream-input", "/v1/audio/speech/stream"),
+    "/v1/tts/stream",
+    "/tts/websocket",
+    "/v1/speak",
+    "/v2/speak",
+    "/v1/text-to-speech/nova/stream-input",
+    "/v1/text-to-speech/nova/multi-stream-input",
+    "/v1/audio/speech/stream",
 )
 BODIES = (
-    *("/v1/audio/speech", "/v1/audio/voices", "/v1/rtc/offer", "/tts/bytes", "/tts/sse", "/v1/speak"),
-    *("/v1/text-to-speech/nova", "/v1/text-to-speech/nova/stream"),
+    "/v1/audio/speech",
+    "/v1/audio/voices",
+    "/v1/rtc/offer",
+    "/tts/bytes",
+    "/tts/sse",
+    "/v1/speak",
+    "/v1/text-to-speech/nova",
+    "/v1/text-to-speech/nova/stream",
 )
 
 # Runs when the node's processes start: the wall clock jumps by an hour each half second, temporary files have no room.
@@ -140,20 +151,34 @@ def odd_requests(key: str) -> Iterable[bytes]:
     """Requests at the edges of HTTP/1.1, each with the end of its connection."""
     known = f"Host: localhost\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n".encode()
     for line in (
-        *(b"GET http://elsewhere.example/v1/models HTTP/1.1", b"GET ftp://x:99999/v1/models HTTP/1.1"),
-        *(b"CONNECT elsewhere.example:443 HTTP/1.1", b"OPTIONS * HTTP/1.1", b"TRACE /v1/models HTTP/1.1"),
-        *(b"PRI * HTTP/2.0", b"GET /v1/models HTTP/3.7", b"GET /v1/models/a%00b HTTP/1.1"),
-        *(b"GET /v1/models/%2e%2e/%2e%2e/etc/passwd HTTP/1.1", b"GET /v1/models/%ff%zz% HTTP/1.1"),
-        *(b"GET /v1/models/" + b"a" * 7_900 + b" HTTP/1.1", b"GET /web/a%00b HTTP/1.1"),
-        *(b"GET /web/..%2f..%2f..%2fetc/passwd HTTP/1.1", b"GET /web//etc/passwd HTTP/1.1"),
-        *(b"GET /web/%ed%a0%80 HTTP/1.1", b"GET /web/" + b"a" * 5_000 + b" HTTP/1.1"),
+        b"GET http://elsewhere.example/v1/models HTTP/1.1",
+        b"GET ftp://x:99999/v1/models HTTP/1.1",
+        b"CONNECT elsewhere.example:443 HTTP/1.1",
+        b"OPTIONS * HTTP/1.1",
+        b"TRACE /v1/models HTTP/1.1",
+        b"PRI * HTTP/2.0",
+        b"GET /v1/models HTTP/3.7",
+        b"GET /v1/models/a%00b HTTP/1.1",
+        b"GET /v1/models/%2e%2e/%2e%2e/etc/passwd HTTP/1.1",
+        b"GET /v1/models/%ff%zz% HTTP/1.1",
+        b"GET /v1/models/" + b"a" * 7_900 + b" HTTP/1.1",
+        b"GET /web/a%00b HTTP/1.1",
+        b"GET /web/..%2f..%2f..%2fetc/passwd HTTP/1.1",
+        b"GET /web//etc/passwd HTTP/1.1",
+        b"GET /web/%ed%a0%80 HTTP/1.1",
+        b"GET /web/" + b"a" * 5_000 + b" HTTP/1.1",
         b"GET /web/" + b"a/" * 3_900 + b" HTTP/1.1",
     ):
         yield line + b"\r\n" + known + b"\r\n"
     many = b",".join(b"%d-%d" % (2 * at, 2 * at) for at in range(6_000))
     for header in (
-        *(b"Range: bytes=" + many, b"Range: bytes=" + b"9" * 5_000 + b"-", b"Range: b\xe4=1-2"),
-        *(b"If-Modified-Since: " + b"(" * 60_000, b"If-None-Match: " + b'"a",' * 14_000, b"X: \0", b": x"),
+        b"Range: bytes=" + many,
+        b"Range: bytes=" + b"9" * 5_000 + b"-",
+        b"Range: b\xe4=1-2",
+        b"If-Modified-Since: " + b"(" * 60_000,
+        b"If-None-Match: " + b'"a",' * 14_000,
+        b"X: \0",
+        b": x",
         b"\r\n".join(b"X%d: y" % number for number in range(150)),
         b"Content-Type: multipart/form-data" + b";" * 60_000,
     ):

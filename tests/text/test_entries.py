@@ -14,11 +14,17 @@ from agent_tts.text.entries import MAX_SAID, MAX_WRITTEN, Entry, Lexicon
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"written": "a"}, {"written": "", "alias": "b"}, {"written": " ", "alias": "b"}),
-        *({"written": "a", "alias": ""}, {"written": "a", "alias": " ", "ipa": "a"}),
-        *({"written": "a" * (MAX_WRITTEN + 1), "alias": "b"}, {"written": "a", "alias": "b" * (MAX_SAID + 1)}),
-        *({"written": "a", "ipa": "b" * (MAX_SAID + 1)}, {"written": "a", "alias": "b\x1b"}),
-        *({"written": "a\nb", "alias": "b"}, {"written": "\ud800", "alias": "b"}),
+        {"written": "a"},
+        {"written": "", "alias": "b"},
+        {"written": " ", "alias": "b"},
+        {"written": "a", "alias": ""},
+        {"written": "a", "alias": " ", "ipa": "a"},
+        {"written": "a" * (MAX_WRITTEN + 1), "alias": "b"},
+        {"written": "a", "alias": "b" * (MAX_SAID + 1)},
+        {"written": "a", "ipa": "b" * (MAX_SAID + 1)},
+        {"written": "a", "alias": "b\x1b"},
+        {"written": "a\nb", "alias": "b"},
+        {"written": "\ud800", "alias": "b"},
     ],
 )
 def test_an_entry_has_a_word_and_something_to_say(fields: dict[str, Any]) -> None:

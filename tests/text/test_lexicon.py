@@ -111,9 +111,25 @@ def test_the_text_stays_as_it_was(text: str) -> None:
     ],
 )
 def test_a_word_is_found_as_a_person_expects(text: str, expected: str) -> None:
-    lexicon = {"nginx": "n", "US": "u", "Ada": "a", "iPhone": "i", "don": "d", "s": "s", "m": "m", "café": "c"}
-    lexicon |= {"ol'": "o", "Straße": "g", "rock'n'roll": "r", "new york": "ny", "new york city": "nyc"}
-    lexicon |= {"C": "see", "C++": "see pp"}
+    lexicon = {
+        "nginx": "n",
+        "US": "u",
+        "Ada": "a",
+        "iPhone": "i",
+        "don": "d",
+        "s": "s",
+        "m": "m",
+        "café": "c",
+        "ol'": "o",
+    }
+    lexicon |= {
+        "Straße": "g",
+        "rock'n'roll": "r",
+        "new york": "ny",
+        "new york city": "nyc",
+        "C": "see",
+        "C++": "see pp",
+    }
     lexicon |= {"重庆": "cq", "アイ": "ai", "ｱｲ": "ai", "삼성": "ss", "กรุงเทพ": "bkk"}
     assert said(text, lexicon) == expected
 

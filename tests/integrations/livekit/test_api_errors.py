@@ -9,8 +9,16 @@ from agent_tts.integrations.livekit.tts import api_errors
 
 # Errors that a retry or another node may resolve.
 PASSING = {
-    *("at_capacity", "draining", "engine_lost", "context_limit", "starved", "timeout", "rate_limited", "slow_consumer"),
-    *("storage_full", "internal"),
+    "at_capacity",
+    "draining",
+    "engine_lost",
+    "context_limit",
+    "starved",
+    "timeout",
+    "rate_limited",
+    "slow_consumer",
+    "storage_full",
+    "internal",
 }
 
 

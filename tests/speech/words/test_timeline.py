@@ -59,9 +59,12 @@ def test_estimates_go_on_without_gaps_and_pause_after_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("text", "pause_ms"),
     [
-        *(("abcd\nijkl", CLAUSE_PAUSE_MS), ("abcd\n\nijkl", SENTENCE_PAUSE_MS)),
-        *(("abcd \n \n\n ijkl", SENTENCE_PAUSE_MS), ("abcd.\nijkl", SENTENCE_PAUSE_MS)),
-        *(("abcd,\n\nijkl", CLAUSE_PAUSE_MS), ("你\n好", CLAUSE_PAUSE_MS)),
+        ("abcd\nijkl", CLAUSE_PAUSE_MS),
+        ("abcd\n\nijkl", SENTENCE_PAUSE_MS),
+        ("abcd \n \n\n ijkl", SENTENCE_PAUSE_MS),
+        ("abcd.\nijkl", SENTENCE_PAUSE_MS),
+        ("abcd,\n\nijkl", CLAUSE_PAUSE_MS),
+        ("你\n好", CLAUSE_PAUSE_MS),
         ("word " * 12 + "abcd\nijkl", 0),  # a line that is filled goes on
         ("word " * 12 + "abcd\n\nijkl", SENTENCE_PAUSE_MS),
         ("word " * 12 + "abcd\n- ijkl", CLAUSE_PAUSE_MS),
