@@ -90,6 +90,11 @@ class Caller(WebRtcEnd):
     def type(self, text: str) -> None:
         self.send("send-text", {"content": text, "options": {"run_immediately": True, "audio_response": True}})
 
+    async def ask(self, text: str) -> float:
+        """Type, and wait for the first sound. Returns when it arrived."""
+        self.type(text)
+        return await self.loud()
+
     async def say(self, pcm: bytes) -> None:
         """Speak, and wait until all of it is sent."""
         self.microphone.put(pcm)

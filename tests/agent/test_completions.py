@@ -194,16 +194,17 @@ async def test_an_answer_of_a_server_that_takes_no_limit_is_cut_at_it(setting: s
         assert said(frames) == "so " * 9
 
 
-async def test_a_request_that_is_too_long_is_no_refusal_of_the_name() -> None:
-    too_long = "This model's maximum context length is 100 tokens, max_tokens is 400."
-    async with asked(status(400, too_long)) as (frames, server, _):
-        assert said(frames) == SORRY
-        assert limits(server) == [MAX]
+TOO_LONG = "This model's maximum context length is 100 tokens, max_tokens is 400."
 
 
-@pytest.mark.parametrize(("setting", "sent"), [(MAX, MAX), (NEW, NEW), ("none", None)])
-async def test_a_set_name_stays(setting: str, sent: str | None) -> None:
-    async with asked(status(400, REFUSED), token_limit=setting) as (frames, server, _):
+@pytest.mark.parametrize(
+    ("refusal", "setting", "sent"),
+    [(TOO_LONG, "auto", MAX), (REFUSED, MAX, MAX), (REFUSED, NEW, NEW), (REFUSED, "none", None)],
+)
+async def test_a_set_name_stays_and_a_request_that_is_too_long_refuses_none(
+    refusal: str, setting: str, sent: str | None
+) -> None:
+    async with asked(status(400, refusal), token_limit=setting) as (frames, server, _):
         assert said(frames) == SORRY
         assert limits(server) == [sent]
 
@@ -211,44 +212,38 @@ async def test_a_set_name_stays(setting: str, sent: str | None) -> None:
 # ------------------------------------------------------------ calls
 
 DOOR = '{"door": "front"}'
-CALLS: list[tuple[list[dict[str, Any]], str, list[tuple[str, str]]]] = [
-    # Deltas, the text, the calls.
-    ([call(0, "open", DOOR, "a")], "", [("open", DOOR)]),
-    ([call(1, "open", DOOR, "a")], "", [("open", DOOR)]),
-    ([call(1, "open", DOOR, "a"), call(2, "shut", DOOR, "b")], "", [("open", DOOR), ("shut", DOOR)]),
-    ([call(0, "open", DOOR, "a"), call(0, "shut", DOOR, "b")], "", [("open", DOOR), ("shut", DOOR)]),
-    ([call(0, "open", DOOR, "a"), call(0, "open", DOOR, "b")], "", [("open", DOOR), ("open", DOOR)]),
-    ([call(0, "open", DOOR), call(0, "shut", DOOR)], "", [("open", DOOR), ("shut", DOOR)]),
-    ([call(None, "open", DOOR), call(None, "shut", DOOR)], "", [("open", DOOR), ("shut", DOOR)]),
-    (
-        [{"tool_calls": call(0, "open", DOOR)["tool_calls"] + call(0, "shut", "{}")["tool_calls"]}],
-        "",
-        [("open", DOOR), ("shut", "{}")],
-    ),
-    ([call(0, "open", '{"door":', "a"), call(0, None, ' "front"}')], "", [("open", DOOR)]),
-    ([call(0, "open", '{"door":', "a"), call(0, None, ' "front"}', "a")], "", [("open", DOOR)]),
-    ([call(0, "open", '{"door":', "a"), call(None, None, ' "front"}')], "", [("open", DOOR)]),
-    ([call(0, "open", '{"door":', "a"), call(0, "open", ' "front"}', "a")], "", [("open", DOOR)]),
-    ([call(0, "op", None, "a"), call(0, "en", None), call(0, None, DOOR)], "", [("open", DOOR)]),
-    (
-        [call(0, "open", "", "a"), call(1, "shut", "", "b"), call(0, None, DOOR), call(1, None, "{}")],
-        "",
-        [("open", DOOR), ("shut", "{}")],
-    ),
-    ([call(0, "open", DOOR, "a"), call(0, "open", DOOR, "a")], "", [("open", DOOR)]),
-    ([call(0, "open", {"door": "front"}, "a")], "", [("open", DOOR)]),
-    ([call(0, "open", None, "a")], "", [("open", "{}")]),
-    ([{"content": "I open it."} | call(0, "open", DOOR, "a")], "I open it.", [("open", DOOR)]),
-    ([{"content": "I "}, {"content": "do."}, call(0, "open", DOOR)], "I do.", [("open", DOOR)]),
-    ([call(0, "open", DOOR), {"content": "Done."}], "Done.", [("open", DOOR)]),
+OPEN, SHUT, SHUT_NONE = ("open", DOOR), ("shut", DOOR), ("shut", "{}")
+CALLS: list[tuple[list[dict[str, Any]], list[tuple[str, str]]]] = [
+    # Deltas, the calls.
+    ([call(0, "open", DOOR, "a")], [OPEN]),
+    ([call(1, "open", DOOR, "a")], [OPEN]),
+    ([call(1, "open", DOOR, "a"), call(2, "shut", DOOR, "b")], [OPEN, SHUT]),
+    ([call(0, "open", DOOR, "a"), call(0, "shut", DOOR, "b")], [OPEN, SHUT]),
+    ([call(0, "open", DOOR, "a"), call(0, "open", DOOR, "b")], [OPEN, OPEN]),
+    ([call(0, "open", DOOR), call(0, "shut", DOOR)], [OPEN, SHUT]),
+    ([call(None, "open", DOOR), call(None, "shut", DOOR)], [OPEN, SHUT]),
+    ([{"tool_calls": call(0, "open", DOOR)["tool_calls"] + call(0, "shut", "{}")["tool_calls"]}], [OPEN, SHUT_NONE]),
+    ([call(0, "open", '{"door":', "a"), call(0, None, ' "front"}')], [OPEN]),
+    ([call(0, "open", '{"door":', "a"), call(0, None, ' "front"}', "a")], [OPEN]),
+    ([call(0, "open", '{"door":', "a"), call(None, None, ' "front"}')], [OPEN]),
+    ([call(0, "open", '{"door":', "a"), call(0, "open", ' "front"}', "a")], [OPEN]),
+    ([call(0, "op", None, "a"), call(0, "en", None), call(0, None, DOOR)], [OPEN]),
+    ([call(0, "open", "", "a"), call(1, "shut", "", "b"), call(0, None, DOOR), call(1, None, "{}")], [OPEN, SHUT_NONE]),
+    ([call(0, "open", DOOR, "a"), call(0, "open", DOOR, "a")], [OPEN]),
+    ([call(0, "open", {"door": "front"}, "a")], [OPEN]),
+    ([call(0, "open", None, "a")], [("open", "{}")]),
+    ([{"content": "I open it."} | call(0, "open", DOOR, "a")], [OPEN]),
+    ([{"content": "I "}, {"content": "do."}, call(0, "open", DOOR)], [OPEN]),
+    ([call(0, "open", DOOR), {"content": "Done."}], [OPEN]),
 ]
 
 
-@pytest.mark.parametrize(("deltas", "text", "calls"), CALLS)
+@pytest.mark.parametrize(("deltas", "calls"), CALLS)
 async def test_each_call_comes_once_and_the_text_beside_it_is_spoken(
-    deltas: list[dict[str, Any]], text: str, calls: list[tuple[str, str]]
+    deltas: list[dict[str, Any]], calls: list[tuple[str, str]]
 ) -> None:
     """In the agent, where functions run, and for a client."""
+    text = "".join(delta.get("content", "") for delta in deltas)
     async with asked(stream(*deltas, finish="tool_calls")) as (frames, _, model):
         assert said(frames) == text
         assert called(frames) == [(name, str(json.loads(given))) for name, given in calls]

@@ -137,24 +137,17 @@ async def test_after_the_users_own_words_nothing_is_prepared() -> None:
     assert asked(after) == [(True, "Hello."), (False, f"Hello. {WHOLE}")]
 
 
-@pytest.mark.parametrize("frame", [InterruptionFrame, EagerEndOfTurnCancelFrame])
-async def test_what_ended_the_request_leaves_no_turn_unanswered(frame: type) -> None:
-    """Typed text, or the language model, while the turn may be over. Mutation: `_prepared` stays."""
+@pytest.mark.parametrize(
+    ("frame", "pause_s"),
+    [(InterruptionFrame, 0.3), (EagerEndOfTurnCancelFrame, 0.3), (EagerEndOfTurnCancelFrame, SILENCE_S)],
+)
+async def test_what_ended_the_request_leaves_no_turn_unanswered(frame: type, pause_s: float) -> None:
+    """Typed text, or the language model, while the turn may be over or as it ends. Mutation: `_prepared` stays."""
 
     async def script(said: Said) -> None:
         await said.say(WHOLE)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(pause_s)
         await said.worker.queue_frame(frame(), FrameDirection.DOWNSTREAM)
-
-    _, after, _ = await early_talk(script)
-    assert asked(after) == [(True, WHOLE), (False, WHOLE)]
-
-
-async def test_a_request_that_is_withdrawn_as_the_turn_ends_is_made_again() -> None:
-    async def script(said: Said) -> None:
-        await said.say(WHOLE)
-        await asyncio.sleep(SILENCE_S)
-        await said.worker.queue_frame(EagerEndOfTurnCancelFrame())
 
     _, after, _ = await early_talk(script)
     assert asked(after) == [(True, WHOLE), (False, WHOLE)]

@@ -14,12 +14,11 @@ from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnal
 from pipecat.audio.vad.silero import SileroVADAnalyzer
 
 from agent_tts.agent.call import LEFT_S
-from agent_tts.agent.server import AgentServer
 from agent_tts.ipc.front_messages import BeginCall
 from agent_tts.serve.transports.sdp import MAX_CANDIDATES
 from tests.agent.caller import Caller, calling
 from tests.agent.node import running_agent
-from tests.support import app_of, present, running_app, running_node, settings_of, until
+from tests.support import present, running_node, uncollected, until
 
 KEY = {"Authorization": "Bearer sesame"}
 # Offers that are refused, and what is said.
@@ -38,12 +37,6 @@ CANDIDATES = [
     (["x" * 900], "a candidate"),
     ([""] * (MAX_CANDIDATES + 1), "at most 64"),
 ]
-
-
-def without_stt(**values: Any) -> Any:
-    """Settings of an agent without speech recognition: callers type."""
-    agent = {"stt": {"kind": "none"}, "llm": {"base_url": "http://127.0.0.1:9/v1"}} | values.pop("agent", {})
-    return settings_of(engine="espeak", agent=agent, **values)
 
 
 async def test_a_node_without_an_agent_reports_that_and_accepts_no_call() -> None:
@@ -74,9 +67,8 @@ async def test_the_page_gets_the_components_and_an_invalid_offer_is_refused() ->
 
 
 async def test_each_route_needs_a_key_or_a_token() -> None:
-    settings = without_stt(auth={"api_keys": ["sesame"]})
-    async with running_app(app_of(settings, AgentServer(settings.agent))) as node:
-        async with httpx.AsyncClient(base_url=node.url, timeout=20) as client:
+    async with running_agent(node={"auth": {"api_keys": ["sesame"]}}) as agent:
+        async with httpx.AsyncClient(base_url=agent.url, timeout=20) as client:
             assert (await client.get("/api/agent")).status_code == 401
             assert (await client.post("/api/agent/offer", json={})).status_code == 401
             assert (await client.patch("/api/agent/offer", json={})).status_code == 401
@@ -87,9 +79,8 @@ async def test_each_route_needs_a_key_or_a_token() -> None:
             found = {"pc_id": "unknown", "candidates": []}
             assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 400
             assert (await client.patch(f"/api/agent/offer?token={token}", json=found)).status_code == 401
-        async with calling(node.url, headers=KEY) as caller:
-            caller.type("Hello.")
-            await caller.loud()
+        async with calling(agent.url, headers=KEY) as caller:
+            await caller.ask("Hello.")
 
 
 async def test_a_call_beyond_the_limit_is_refused_and_an_ended_call_frees_its_place() -> None:
@@ -129,12 +120,8 @@ async def test_candidates_are_added_up_to_a_number_and_those_that_no_browser_sen
             assert (await add("candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"))[0] == 204
             assert (await add(""))[0] == 204
             line = "candidate:1 1 udp 2130706431 127.0.0.1 50001 typ host"
-            for place in (
-                {"sdp_mid": None},
-                {"sdp_mid": None, "sdp_mline_index": 0},
-                {"sdp_mid": "0", "sdp_mline_index": None},
-                {},
-            ):
+            index: dict[str, Any] = {"sdp_mline_index": 0}
+            for place in ({"sdp_mid": None}, {"sdp_mid": None} | index, {"sdp_mid": "0", "sdp_mline_index": None}, {}):
                 body = {"pc_id": pc_id, "candidates": [{"candidate": line} | place]}
                 assert (await client.patch("/api/agent/offer", json=body)).status_code == 204, place
             assert (await add("", to="x"))[0] == 400
@@ -171,8 +158,7 @@ async def test_a_caller_that_never_connects_is_dropped(monkeypatch: pytest.Monke
 
 async def test_the_node_ends_its_calls_when_it_stops() -> None:
     async with running_agent() as agent, calling(agent.url) as caller:
-        caller.type("Hello.")
-        await caller.loud()
+        await caller.ask("Hello.")
         async with asyncio.timeout(10):
             await agent.server.close()
         assert agent.calls == 0
@@ -219,9 +205,7 @@ def test_a_front_whose_calls_run_elsewhere_needs_no_pipecat() -> None:
 
 async def test_a_calls_models_are_gone_with_it() -> None:
     """They are in cycles of Pipecat's, which a node collects seldom. Mutation: `run` dismantles no pipeline."""
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         async with running_agent(stt={"kind": "scripted"}) as agent:
             async with calling(agent.url):
                 detectors, loaded = len(models()), sessions()
@@ -231,8 +215,6 @@ async def test_a_calls_models_are_gone_with_it() -> None:
             await until(lambda: agent.calls == 0)
             await asyncio.sleep(LEFT_S + 1)
             assert not models()
-    finally:
-        gc.enable()
 
 
 def sessions() -> int:

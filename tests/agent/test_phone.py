@@ -36,50 +36,26 @@ from tests.support import app_of, ended, present, running_app, settings_of, unti
 
 RATE = 8_000
 PIECE = RATE // 50
+QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
+STORY = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
+NOBODY = "http://127.0.0.1:9/v1"  # where no language model answers
+MULAW = {"encoding": "audio/x-mulaw", "sampleRate": 8_000}
+PCMU = {"encoding": "PCMU", "sample_rate": 8_000, "channels": 1}
+TWILIO = {"accountSid": "AC1", "streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"], "customParameters": {}}
+TWILIO |= {"mediaFormat": MULAW | {"channels": 1}}
+TELNYX = {"user_id": "u", "call_control_id": "v3:c", "media_format": PCMU}
+PLIVO = {"callId": "CA1", "streamId": "MZ1", "accountId": "1", "tracks": ["inbound"], "mediaFormat": MULAW}
 # What each carrier sends before its first audio, as published.
 OPENINGS: dict[str, list[dict[str, Any]]] = {
     "twilio": [
         {"event": "connected", "protocol": "Call", "version": "1.0.0"},
-        {
-            "event": "start",
-            "sequenceNumber": "1",
-            "streamSid": "MZ1",
-            "start": {
-                "accountSid": "AC1",
-                "streamSid": "MZ1",
-                "callSid": "CA1",
-                "tracks": ["inbound"],
-                "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000, "channels": 1},
-                "customParameters": {},
-            },
-        },
+        {"event": "start", "sequenceNumber": "1", "streamSid": "MZ1", "start": TWILIO},
     ],
     "telnyx": [
         {"event": "connected", "version": "1.0.0"},
-        {
-            "event": "start",
-            "sequence_number": "1",
-            "stream_id": "MZ1",
-            "start": {
-                "user_id": "u",
-                "call_control_id": "v3:c",
-                "media_format": {"encoding": "PCMU", "sample_rate": 8_000, "channels": 1},
-            },
-        },
+        {"event": "start", "sequence_number": "1", "stream_id": "MZ1", "start": TELNYX},
     ],
-    "plivo": [
-        {
-            "event": "start",
-            "sequenceNumber": 0,
-            "start": {
-                "callId": "CA1",
-                "streamId": "MZ1",
-                "accountId": "1",
-                "tracks": ["inbound"],
-                "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8_000},
-            },
-        }
-    ],
+    "plivo": [{"event": "start", "sequenceNumber": 0, "start": PLIVO}],
 }
 
 
@@ -90,10 +66,6 @@ def phone_file() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def phone_server(settings: Any, stt: Any = None) -> Any:
-    return phone_file().PhoneServer(settings.agent, stt=stt)
 
 
 def mulaw(samples: NDArray[np.int16]) -> bytes:
@@ -162,12 +134,15 @@ class Telephone:
 
 
 @asynccontextmanager
-async def running_phone(llm: str, **agent: Any) -> AsyncIterator[RunningAgent]:
-    """A node with the espeak engine and an agent with a telephone route."""
-    settings = settings_of(engine="espeak", agent={"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent})
-    server = phone_server(settings, GrammarSpeechToText())
-    async with running_app(app_of(settings, server)) as node:
-        yield RunningAgent(node.url, node, server)
+async def running_phone(
+    llm: str = NOBODY, *, hears: bool = True, node: dict[str, Any] | None = None, **agent: Any
+) -> AsyncIterator[RunningAgent]:
+    """A node with the espeak engine and an agent with a telephone route; `node` are settings of the node besides."""
+    agent = {"llm": {"base_url": llm}, "stt": {"kind": "none"}, **agent}
+    settings = settings_of(engine="espeak", agent=agent, **node or {})
+    server = phone_file().PhoneServer(settings.agent, stt=GrammarSpeechToText() if hears else None)
+    async with running_app(app_of(settings, server)) as running:
+        yield RunningAgent(running.url, running, server)
 
 
 @asynccontextmanager
@@ -190,11 +165,8 @@ async def telephoning(
 
 
 async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_buffer() -> None:
-    quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
-    answer = "She bought a yellow umbrella."
-    story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
-    question = says("My train leaves at seven.")
-    async with running_llm(answer, story, answer) as llm, running_phone(llm.url, **quick) as agent:
+    answer, question = "She bought a yellow umbrella.", says("My train leaves at seven.")
+    async with running_llm(answer, STORY, answer) as llm, running_phone(llm.url, **QUICK) as agent:
         async with telephoning(agent.url) as phone:
             phone.say(question)
             await until(lambda: bool(phone.loud()), 30)
@@ -209,16 +181,14 @@ async def test_a_conversation_at_8_khz_and_an_interruption_clears_the_carriers_b
             phone.say(question)
             await until(lambda: "clear" in phone.events, 30)
             await until(lambda: len(llm.requests) == 3, 30)
-            assert [role for role, _ in llm.history()] == ["user", "assistant", "user", "assistant", "user"], (
-                llm.history()
-            )
-            assert story.startswith(llm.history()[3][1])
+            assert [role for role, _ in llm.history()] == ["user", "assistant", "user", "assistant", "user"]
+            assert STORY.startswith(llm.history()[3][1])
         await until(lambda: agent.calls == 0)
 
 
 async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """And an id of a call that is a path, a part of the address that ends it, or one that makes each answer long."""
-    async with running_phone("http://127.0.0.1:9/v1") as agent:
+    async with running_phone() as agent:
         address = f"{agent.url.replace('http', 'ws')}/api/phone"
         for first in (b"\x00", "[" * 20_000, "{}" * 2, "x"):
             async with websockets.connect(f"{address}/plivo") as socket:
@@ -235,11 +205,7 @@ async def test_whatever_else_comes_first_is_refused(monkeypatch: pytest.MonkeyPa
             async with telephoning(agent.url, carrier) as phone:
                 await until(lambda: phone.close_code == 1008)
         monkeypatch.undo()
-        for place, name in (
-            (OPENINGS["twilio"][-1]["start"], "streamSid"),
-            (OPENINGS["telnyx"][-1], "stream_id"),
-            (OPENINGS["plivo"][-1]["start"], "streamId"),
-        ):
+        for place, name in ((TWILIO, "streamSid"), (OPENINGS["telnyx"][-1], "stream_id"), (PLIVO, "streamId")):
             monkeypatch.setitem(place, name, "M" * 10_000)
         for carrier in OPENINGS:
             async with telephoning(agent.url, carrier) as phone:
@@ -291,7 +257,7 @@ async def test_audio_is_taken_little_faster_than_it_is_spoken(carrier: str) -> N
 
 async def test_a_call_ends_when_the_carrier_has_left_whatever_it_has_sent_before() -> None:
     """Its end lies behind audio that is taken little faster than it is spoken. Guards `_gone`."""
-    async with running_phone("http://127.0.0.1:9/v1") as agent:
+    async with running_phone() as agent:
         async with telephoning(agent.url) as phone:
             await until(lambda: agent.calls == 1)
             message = Frame(Opcode.TEXT, media(1.0).encode()).serialize(mask=True)
@@ -311,6 +277,7 @@ async def test_keys_are_taken_as_fast_as_they_are_pressed() -> None:
 
 
 TOKEN = "12345"
+KEY = "correct-horse-battery-staple"
 
 
 def signature(text: str, algorithm: str) -> str:
@@ -333,11 +300,10 @@ def test_a_stranger_has_few_signatures_compared() -> None:
 
 def test_a_key_that_is_no_text_is_a_wrong_one() -> None:
     """Mutation: it raises, and a stranger writes tracebacks into the log."""
-    handshake, start = (
-        SimpleNamespace(scope={"type": "websocket", "headers": []}),
-        {"customParameters": {"key": "\ud800"}},
+    handshake, start = SimpleNamespace(scope={"type": "websocket", "headers": []}), {"key": "\ud800"}
+    assert (
+        phone_file()._with_key(handshake, {"start": {"customParameters": start}}).headers["authorization"] == "Bearer ?"
     )
-    assert phone_file()._with_key(handshake, {"start": start}).headers["authorization"] == "Bearer ?"
 
 
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
@@ -345,7 +311,7 @@ async def test_calls_are_signed_where_the_operator_has_set_the_token(
     carrier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"{carrier.upper()}_AUTH_TOKEN", TOKEN)
-    async with running_phone("http://127.0.0.1:9/v1") as agent:
+    async with running_phone() as agent:
         address = f"{agent.url.replace('http', 'ws')}/api/phone/{carrier}"
         host = agent.url.removeprefix("http://")
         wrong = signed(carrier, f"wss://{host}/api/phone/other")
@@ -365,13 +331,10 @@ async def test_calls_are_signed_where_the_operator_has_set_the_token(
 
 
 async def test_calls_are_requests_of_their_key() -> None:
-    settings = settings_of(
-        engine="espeak", agent={"stt": {"kind": "none"}}, auth={"api_keys": ["k" * 20]}, limits={"requests_per_s": 0.1}
-    )
-    async with running_app(app_of(settings, phone_server(settings, GrammarSpeechToText()))) as node:
+    async with running_phone(node={"auth": {"api_keys": [KEY]}, "limits": {"requests_per_s": 0.1}}) as agent:
         codes = []
         for _ in range(2):
-            async with telephoning(node.url, "plivo", f"?key={'k' * 20}") as phone:
+            async with telephoning(agent.url, "plivo", f"?key={KEY}") as phone:
                 await asyncio.sleep(0.2)
                 codes.append(phone.close_code)
         assert codes == [None, 1013]
@@ -380,9 +343,7 @@ async def test_calls_are_requests_of_their_key() -> None:
 @pytest.mark.parametrize(("carrier", "clear"), [("telnyx", "clear"), ("plivo", "clearAudio")])
 async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, clear: str) -> None:
     """A question is heard and answered, and an interruption clears what the carrier has not played."""
-    quick = {"turn_silence_s": 0.6, "resume_after_s": 1.5, "echo_guard_s": 0.0}
-    story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
-    async with running_llm(story) as llm, running_phone(llm.url, **quick) as agent:
+    async with running_llm(STORY) as llm, running_phone(llm.url, **QUICK) as agent:
         question = says("My train leaves at seven.")
         async with telephoning(agent.url, carrier) as phone:
             phone.say(question)
@@ -394,29 +355,20 @@ async def test_other_carriers_are_spoken_to_in_their_own_messages(carrier: str, 
 
 
 async def test_a_key_comes_with_the_call() -> None:
-    key = "correct-horse-battery-staple"
-    agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}}
-    settings = settings_of(engine="espeak", agent=agent, auth={"api_keys": [key]})
-    server = phone_server(settings, GrammarSpeechToText())
-    async with running_app(app_of(settings, server)) as node:
-        running = RunningAgent(node.url, node, server)
+    async with running_phone(node={"auth": {"api_keys": [KEY]}}) as agent:
         for carrier in OPENINGS:
-            for wrong in ("", "wrong"):
-                given: dict[str, Any] = {"key": wrong} if carrier == "twilio" else {"query": f"?key={wrong}"}
-                async with telephoning(node.url, carrier, **given) as phone:
-                    await until(lambda: phone.close_code == 1008)
-            given = {"key": key} if carrier == "twilio" else {"query": f"?key={key}"}
-            async with telephoning(node.url, carrier, **given):
-                await until(lambda: running.calls == 1)
-            await until(lambda: running.calls == 0)
+            for key in ("", "wrong", KEY):
+                given: dict[str, Any] = {"key": key} if carrier == "twilio" else {"query": f"?key={key}"}
+                async with telephoning(agent.url, carrier, **given) as phone:
+                    await until(lambda: agent.calls == 1 if key == KEY else phone.close_code == 1008)  # noqa: B023
+            await until(lambda: agent.calls == 0)
 
 
 async def test_a_call_that_nobody_would_hear_is_ended_at_once() -> None:
     """Mutation: it is taken, and the caller talks to silence."""
-    settings = settings_of(engine="espeak", agent={"stt": {"kind": "none"}})
-    async with running_app(app_of(settings, phone_server(settings))) as node:
+    async with running_phone(hears=False) as agent:
         for carrier in OPENINGS:
-            async with telephoning(node.url, carrier) as phone:
+            async with telephoning(agent.url, carrier) as phone:
                 await until(lambda: phone.close_code == 1008)
 
 
@@ -433,8 +385,7 @@ def test_a_telephone_without_recognition_does_not_start_and_takes_a_port(
 
 
 async def test_keys_are_words_of_the_user_and_interrupt() -> None:
-    story = "Winter nights are long and cold, and so people have always told each other many stories by the fire."
-    async with running_llm(story, "You pressed one two.") as llm, running_phone(llm.url) as agent:
+    async with running_llm(STORY, "You pressed one two.") as llm, running_phone(llm.url) as agent:
         async with telephoning(agent.url, "telnyx") as phone:
             for digit in "12#":
                 await phone.press(digit)
@@ -446,4 +397,4 @@ async def test_keys_are_words_of_the_user_and_interrupt() -> None:
             await until(lambda: len(llm.requests) == 2, 30)
             assert llm.history()[-1] == ("user", "DTMF: 9#")
             assert llm.history()[1][0] == "assistant"
-            assert story.startswith(llm.history()[1][1])
+            assert STORY.startswith(llm.history()[1][1])

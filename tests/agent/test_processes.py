@@ -45,11 +45,6 @@ async def refusal(url: str) -> str | None:
     return None if reply.status_code == 200 else str(reply.json()["error"]["code"])
 
 
-async def answered(caller: Caller) -> None:
-    caller.type("Hello.")
-    await caller.loud()
-
-
 async def test_candidates_for_a_call_that_no_front_has_are_refused(node: RunningProcess) -> None:
     before = node.pids()
     async with httpx.AsyncClient() as http:
@@ -63,8 +58,8 @@ async def test_candidates_for_a_call_that_no_front_has_are_refused(node: Running
 async def test_a_call_runs_in_a_process_that_runs_nothing_else_and_ends_with_it(node: RunningProcess) -> None:
     assert sorted(node.pids()) == ["engine 0", "front 0", "front 1", "supervisor"]
     async with calling(node.url) as caller, calling(node.url) as other:
-        await answered(caller)
-        await answered(other)
+        await caller.ask("Hello.")
+        await other.ask("Hello.")
         assert await refusal(node.url) == "at_capacity"
         killed = node.kill("front 1")
         await until(lambda: node.pids().get("front 1", killed) != killed, BACK_S)
@@ -73,7 +68,7 @@ async def test_a_call_runs_in_a_process_that_runs_nothing_else_and_ends_with_it(
                 await asyncio.sleep(0.2)
         assert code is None
         async with calling(node.url) as again:
-            await answered(again)
+            await again.ask("Hello.")
     async with httpx.AsyncClient() as http:
         page = (await http.get(f"{node.url}/metrics")).text
     assert 'agent_tts_front_starts_total{front="1"} 2.0' in page

@@ -62,8 +62,7 @@ async def test_words_interrupt_and_the_context_holds_the_heard_part() -> None:
         stop = await agent.speech("Please open the window.")
         spoken = times_of_words(agent)
         async with calling(agent.url) as caller:
-            caller.type("Tell me a story.")
-            await caller.loud()
+            await caller.ask("Tell me a story.")
             await asyncio.sleep(3.0)
             spoke_at = time.monotonic()
             caller.microphone.put(stop)
@@ -119,8 +118,7 @@ async def test_sounds_without_words_only_hold_the_answer() -> None:
     async with running_llm(text, "Fine.") as llm, running_agent(llm.url, hears=True, **QUICK) as agent:
         laughter = await agent.speech("Ha ha ha.")
         async with calling(agent.url) as caller:
-            caller.type("When does it close?")
-            await caller.loud()
+            await caller.ask("When does it close?")
             await asyncio.sleep(1.0)
             laughed_at = time.monotonic()
             caller.microphone.put(laughter)
@@ -150,8 +148,7 @@ async def test_nothing_resumes_before_a_slow_recogniser_is_done(words: str) -> N
     ):
         said = await agent.speech(words)
         async with calling(agent.url) as caller:
-            caller.type("Tell me a story.")
-            await caller.loud()
+            await caller.ask("Tell me a story.")
             await asyncio.sleep(1.5)
             spoke_at = time.monotonic()
             await caller.say(said)
@@ -177,8 +174,7 @@ async def test_a_listener_does_not_interrupt_and_stop_does() -> None:
     whisper._model = _loaded(stt)
     async with running_llm(LONG, "Fine.") as llm, running_agent(llm.url, whisper=whisper) as agent:
         async with calling(agent.url) as caller:
-            caller.type("Tell me a story.")
-            await caller.loud()
+            await caller.ask("Tell me a story.")
             await asyncio.sleep(1.0)
             spoke_at = time.monotonic()
             await caller.say(says("Yeah."))

@@ -26,8 +26,7 @@ async def test_a_typed_turn_is_spoken_and_its_times_are_reported() -> None:
     """Words arrive as they are played, and the next LLM request holds the heard text."""
     async with running_llm("The library closes on sunday.", "Yes.") as llm, running_agent(llm.url) as agent:
         async with calling(agent.url) as caller:
-            caller.type("When does the library close?")
-            await caller.loud()
+            await caller.ask("When does the library close?")
             marks = (await caller.own("turn"))["marks"]
             assert marks["user_stopped"] == 0
             assert marks["turn_end"] is None

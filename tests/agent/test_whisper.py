@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,53 +53,45 @@ def test_no_more_threads_recognise_than_there_are_cores() -> None:
     assert shares(16, 8, 4) == (4, 4)
 
 
+class Watched:
+    """Whisper's network, with what is given to one of its methods."""
+
+    def __init__(self, network: Any, method: str) -> None:
+        self._network, self._method = network, method
+        self.given: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._network, name)
+        return partial(self._noted, found) if name == self._method else found
+
+    def _noted(self, method: Any, *given: Any, **options: Any) -> Any:
+        self.given.append(given)
+        return method(*given, **options)
+
+
 @pytest.mark.parametrize(("retry_s", "decodings"), [(5.0, 1), (0.0, 6)])
 def test_a_short_doubtful_segment_is_decoded_once(retry_s: float, decodings: int) -> None:
     """Mutation: `ShortWhisper` passes no temperature."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu", retry_s=retry_s))
-    model = decoding
-    assert model.model.compute_type == "int8_float32"
-    found = []
-
-    class Counting:
-        """The network, which is unsure of all."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(network, name)
-
-        def generate(self, *given: object, **options: object) -> object:
-            found.append(options)
-            return network.generate(*given, **options)
-
-    network, model.model = model.model, Counting()
+    assert decoding.model.compute_type == "int8_float32"
+    decoding.model = network = Watched(decoding.model, "generate")  # which is unsure of all
     unsure = np.frombuffer(noise(0.6, -12, seed=1), "<i2").astype(np.float32) / 32_768
     segments, _ = decoding.transcribe(
         np.pad(unsure, (0, 8_000)), language="en", log_prob_threshold=1.0, no_speech_threshold=None
     )
     list(segments)
-    assert len(found) == decodings
+    assert len(network.given) == decodings
 
 
 @pytest.mark.parametrize(("heard_s", "frames"), [(0.0, 800), (0.4, 800), (8.9, 990), (15.0, 1_600), (30.0, 3_000)])
 def test_whisper_hears_a_segment_and_a_second_of_silence(heard_s: float, frames: int) -> None:
     """30 s of it take four times as long. Mutation: `heard_part` returns all."""
     decoding = _loaded(AgentStt(model=TINY_EN, device="cpu"))
-    found: list[tuple[int, ...]] = []
-    network = decoding.model
-
-    class Watching:
-        def __getattr__(self, name: str) -> object:
-            return getattr(network, name)
-
-        def encode(self, features: Any, **options: object) -> object:
-            found.append(tuple(features.shape))
-            return network.encode(features, **options)
-
-    decoding.model = Watching()
+    decoding.model = network = Watched(decoding.model, "encode")
     speech = np.resize(np.frombuffer(noise(2.0, -30, seed=1), "<i2"), round(16_000 * heard_s))
     segments, _ = decoding.transcribe(speech.astype(np.float32) / 32_768, language="en")
     list(segments)
-    assert [shape[-1] for shape in found] == [frames]
+    assert [features.shape[-1] for features, *_ in network.given] == [frames]
 
 
 async def test_one_short_word_is_recognised_once_and_surely() -> None:

@@ -88,7 +88,7 @@ async def leave(target: Target) -> str:
     chance = random.Random(0)
     expected = await witness(target)
     until = asyncio.get_running_loop().time() + target.scaled(30, 1.5)
-    left = said = 0
+    left = 0
 
     async def come_and_go() -> None:
         nonlocal left
@@ -97,20 +97,23 @@ async def leave(target: Target) -> str:
                 await chance.choice(WAYS)(target, chance)
             left += 1
 
-    async def compare() -> None:
-        nonlocal said
-        while asyncio.get_running_loop().time() < until:
-            if await witness(target) != expected:
-                raise Broken("the audio of a bystander changed")
-            said += 1
-
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(compare())
+        said = tasks.create_task(unchanged(target, expected, until))
         for _ in range(AT_ONCE):
             tasks.create_task(come_and_go())
-    if not said:
+    if not said.result():
         raise Broken("the bystander never spoke to the end")
-    return f"{left} clients left, a bystander's {said} texts are equal"
+    return f"{left} clients left, a bystander's {said.result()} texts are equal"
+
+
+async def unchanged(target: Target, expected: bytes, until: float) -> int:
+    """How often a bystander says this, until then. Raises Broken: it sounds otherwise."""
+    said = 0
+    while asyncio.get_running_loop().time() < until:
+        if await witness(target) != expected:
+            raise Broken("the audio of a bystander changed")
+        said += 1
+    return said
 
 
 async def witness(target: Target) -> bytes:

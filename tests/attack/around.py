@@ -19,6 +19,7 @@ from agent_tts.bench.statistics import background, percentile
 from agent_tts.config.loading import data_folder
 from tests.agent.test_phone import OPENINGS
 from tests.attack.harness import Broken, Target, attack
+from tests.attack.realtime import drop
 from tests.attack.stalls import SLOTS
 
 CALLS, SETTINGS = 4, {**SLOTS, "agent__stt__kind": "scripted", "agent__llm__base_url": "http://127.0.0.1:9/v1"}
@@ -33,12 +34,7 @@ def phone_node(settings: Mapping[str, object]) -> AbstractAsyncContextManager[Me
     return own_node(str(data_folder("pipelines") / "phone.py"), **settings)
 
 
-@attack(
-    "a carrier's audio faster than it is spoken",
-    node=phone_node,
-    settings=SETTINGS,
-    warms=True,
-)
+@attack("a carrier's audio faster than it is spoken", node=phone_node, settings=SETTINGS, warms=True)
 async def fast_carrier(target: Target) -> str:
     """Each call sends a second in a message, and one that is too long, as fast as they are taken, and a list."""
     url = f"{target.url.replace('http', 'ws', 1)}/api/phone/twilio?key={target.key}"
@@ -48,7 +44,7 @@ async def fast_carrier(target: Target) -> str:
 
     async def call() -> None:
         nonlocal sent
-        async with connect(url, max_size=None) as socket, background(_drop(socket), "audio"):
+        async with connect(url, max_size=None) as socket, background(drop(socket), "audio"):
             for opening in OPENINGS["twilio"]:
                 await socket.send(json.dumps(opening))
             await socket.send("[1]")
@@ -73,11 +69,6 @@ async def fast_carrier(target: Target) -> str:
             await asyncio.sleep(0.25)
             most = max(most, target.rss_mib())
     return f"{sent} s of audio, {most - before:.0f} MiB more meanwhile"
-
-
-async def _drop(socket: object) -> None:
-    async for _ in socket:  # pyrefly: ignore[not-iterable]
-        pass
 
 
 @asynccontextmanager

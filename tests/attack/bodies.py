@@ -89,15 +89,18 @@ def rules(number: int) -> dict[str, Any]:
     return {"type": "alias", "string_to_replace": f"w{number}", "alias": "é" * 250}
 
 
+def as_json(body: Any, *, escaped: bool = False) -> Callable[[], Body]:
+    return lambda: (JSON, json.dumps(body, ensure_ascii=escaped).encode())
+
+
 def spoken(field: str, **fields: Any) -> Callable[[], Body]:
-    return lambda: (JSON, json.dumps({field: TEXT, **fields}, ensure_ascii=False).encode())
+    return as_json({field: TEXT, **fields})
 
 
 def dialogue(chars: int | None = None) -> Callable[[], Body]:
     """As many lines as there may be, of so many characters in all; None: of as many as a context may have."""
     size = (len(TEXT) if chars is None else chars) // MAX_INPUTS
-    lines = [{"text": TEXT[number * size :][:size], "voice_id": None} for number in range(MAX_INPUTS)]
-    return lambda: (JSON, json.dumps({"inputs": lines}, ensure_ascii=False).encode())
+    return as_json({"inputs": [{"text": TEXT[n * size :][:size], "voice_id": None} for n in range(MAX_INPUTS)]})
 
 
 def listed(field: str, rule: Callable[[int], Any], **fields: Any) -> Callable[[], Body]:
@@ -109,27 +112,15 @@ def speech() -> Body:
     return JSON, filled(LIMITS.message_bytes, {"input": TEXT}, "lexicon", islice(LEXICON.items(), MAX_FIELDS))
 
 
-def clip() -> Body:
-    file = b"\r\n--b0undar" * ((Settings().voices.clip_bytes - 10_000) // 11)
-    return FORM, form(audio_sample=file)
-
-
-def new_clip() -> Body:
-    file = b"\r\n--b0undar" * ((Settings().voices.clip_bytes - 10_000) // 11)
-    return FORM, form(name="new", consent="it is mine", audio_sample=file)
-
-
-def consent() -> Body:
-    file = b"\r\n--b0undar" * ((Settings().voices.clip_bytes - 10_000) // 11)
-    return FORM, form(name="n", language="en", recording=file)
+def clip(field: str, **fields: str) -> Callable[[], Body]:
+    """A form with the largest clip, which is full of beginnings of boundaries."""
+    return lambda: (FORM, form(**fields, **{field: b"\r\n--b0undar" * ((Settings().voices.clip_bytes - 10_000) // 11)}))
 
 
 SDP = "v=0\r\n" + "a=candidate:1 1 udp 1 192.0.2.1 9 typ host\r\n" * 1_400
+OFFER = {"type": "offer", "sdp": SDP[:60_000]}
+CANDIDATE = {"candidate": "c" * 200, "sdp_mid": "0", "sdp_mline_index": 0}
 REALTIME = {"instructions": "é " * 15_000}
-
-
-def offer() -> Body:
-    return JSON, json.dumps({"type": "offer", "sdp": SDP[:60_000]}).encode()
 
 
 def empty() -> Body:
@@ -145,12 +136,12 @@ RULES_PATH = "/v1/pronunciation-dictionaries"
 BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", "/v1/audio/speech"): speech,
     ("POST", "/v1/tokens"): empty,
-    ("POST", "/v1/audio/voices"): new_clip,
-    ("POST", "/v1/audio/voice_consents"): consent,
-    ("POST", "/v1/audio/voice_consents/{consent_id}"): lambda: (JSON, json.dumps({"name": "é" * 200}).encode()),
-    ("PUT", "/v1/audio/voices/{name}/lexicon"): lambda: (JSON, json.dumps(LEXICON, ensure_ascii=False).encode()),
-    ("POST", "/v1/audio/detect"): clip,
-    ("POST", "/v1/rtc/offer"): offer,
+    ("POST", "/v1/audio/voices"): clip("audio_sample", name="new", consent="it is mine"),
+    ("POST", "/v1/audio/voice_consents"): clip("recording", name="n", language="en"),
+    ("POST", "/v1/audio/voice_consents/{consent_id}"): as_json({"name": "é" * 200}, escaped=True),
+    ("PUT", "/v1/audio/voices/{name}/lexicon"): as_json(LEXICON),
+    ("POST", "/v1/audio/detect"): clip("audio_sample"),
+    ("POST", "/v1/rtc/offer"): as_json(OFFER),
     ("POST", "/tts/bytes"): spoken("transcript", **CARTESIA, output_format=RAW),
     ("POST", "/tts/sse"): spoken("transcript", **CARTESIA, output_format=RAW),
     ("POST", "/pronunciation-dicts"): listed("items", lambda n: {"text": f"w{n}", "alias": "é" * 250}, name="n"),
@@ -161,7 +152,7 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", "/v2/speak"): spoken("text"),
     ("POST", ELEVENLABS): spoken("text"),
     ("POST", f"{ELEVENLABS}/stream"): spoken("text"),
-    ("POST", f"{ELEVENLABS}/with-timestamps"): lambda: (JSON, json.dumps({"text": TEXT[:WHOLE_CHARS]}).encode()),
+    ("POST", f"{ELEVENLABS}/with-timestamps"): as_json({"text": TEXT[:WHOLE_CHARS]}, escaped=True),
     ("POST", f"{ELEVENLABS}/stream/with-timestamps"): spoken("text"),
     ("POST", DIALOGUE): dialogue(),
     ("POST", f"{DIALOGUE}/stream"): dialogue(),
@@ -169,28 +160,22 @@ BODIES: dict[tuple[str, str], Callable[[], Body]] = {
     ("POST", f"{DIALOGUE}/stream/with-timestamps"): dialogue(),
     ("POST", f"{RULES_PATH}/add-from-rules"): listed("rules", rules, name="n"),
     ("POST", f"{RULES_PATH}/add-from-file"): lambda: (FORM, form(name="n", file=pls(4_000_000))),
-    ("PATCH", f"{RULES_PATH}/{{dictionary_id}}"): lambda: (JSON, json.dumps({"name": "n" * 256}).encode()),
+    ("PATCH", f"{RULES_PATH}/{{dictionary_id}}"): as_json({"name": "n" * 256}),
     ("POST", f"{RULES_PATH}/{{dictionary_id}}/set-rules"): listed("rules", rules),
     ("POST", f"{RULES_PATH}/{{dictionary_id}}/add-rules"): listed("rules", rules),
     ("POST", f"{RULES_PATH}/{{dictionary_id}}/remove-rules"): listed("rule_strings", "w{}".format),
-    ("POST", "/v1/vapi"): lambda: (
-        JSON,
-        json.dumps({"message": {"type": "voice-request", "text": TEXT, "call": ["x" * 100] * 1_500}}).encode(),
+    ("POST", "/v1/vapi"): as_json(
+        {"message": {"type": "voice-request", "text": TEXT, "call": ["x" * 100] * 1_500}}, escaped=True
     ),
     ("POST", "/v1/jambonz"): spoken("text"),
-    ("POST", "/v1/realtime/client_secrets"): lambda: (
-        JSON, json.dumps({"session": REALTIME}, ensure_ascii=False).encode()
-    ),
+    ("POST", "/v1/realtime/client_secrets"): as_json({"session": REALTIME}),
     ("POST", "/v1/realtime/calls"): lambda: (
-        FORM, form(sdp=SDP[:16_000], session=json.dumps({"instructions": "x" * 16_000}))
+        FORM,
+        form(sdp=SDP[:16_000], session=json.dumps({"instructions": "x" * 16_000})),
     ),
-    ("POST", "/api/agent/offer"): offer,
-    ("PATCH", "/api/agent/offer"): lambda: (
-        JSON,
-        json.dumps({"pc_id": "x", "candidates": [{"candidate": "c" * 200, "sdp_mid": "0", "sdp_mline_index": 0}] * 64})
-        .encode(),
-    ),
-}  # fmt: skip
+    ("POST", "/api/agent/offer"): as_json(OFFER),
+    ("PATCH", "/api/agent/offer"): as_json({"pc_id": "x", "candidates": [CANDIDATE] * 64}),
+}
 
 
 def padded(**message: Any) -> str:
@@ -317,13 +302,8 @@ async def sent(
 # Bodies that are legal by their form alone: noise is no clip, and no offer is one that this attacker can follow.
 ROUNDS_MIB = 80.0  # the first rounds take 49 MiB, the next ones 9 and 7
 REFUSED = {
-    "/v1/audio/voices",
-    "/v1/audio/voice_consents",
-    "/v1/audio/voice_consents/{consent_id}",
-    "/v1/audio/detect",
-    "/v1/rtc/offer",
-    "/v1/realtime/calls",
-    "/api/agent/offer",
+    *("/v1/audio/voices", "/v1/audio/voice_consents", "/v1/audio/voice_consents/{consent_id}", "/v1/audio/detect"),
+    *("/v1/rtc/offer", "/v1/realtime/calls", "/api/agent/offer"),
 }
 STORES = {**SLOTS, "agent__stt__kind": "none", "dictionaries__limit": 16}
 

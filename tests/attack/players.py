@@ -13,13 +13,13 @@ import json
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import httpx
 from openai import AsyncOpenAI
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.attack.harness import Broken, Target, attack
@@ -91,110 +91,93 @@ async def by_events(target: Target, text: str, playing: Playing, window: int) ->
 # ---------------------------------------------------------------- WebSockets, by `websockets` with its default queue
 
 
-@asynccontextmanager
-async def socket_to(target: Target, path: str, window: int, **options: Any) -> AsyncIterator[ClientConnection]:
+Message = dict[str, Any]
+
+
+async def by_socket(
+    path: str,
+    messages: Callable[[str], list[Message]],
+    field: str,
+    last: object,
+    target: Target,
+    text: str,
+    playing: Playing,
+    window: int,
+) -> None:
+    """Play until a field of a message says that it is the last. Audio is in binary messages, or in base64 in JSON."""
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
     plain.setblocking(False)
     await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", target.port))
     url = f"ws://127.0.0.1:{target.port}{path}"
-    headers = {**target.headers, "xi-api-key": target.key}
+    options: dict[str, Any] = {"additional_headers": {**target.headers, "xi-api-key": target.key}}
     if window > SMALL:  # `websockets` gives up when its ping's pong comes after 20 s of audio
         options["ping_interval"] = None
-    async with connect(url, sock=plain, additional_headers=headers, proxy=None, close_timeout=1, **options) as opened:
-        yield opened
+    if path == NATIVE:
+        options["subprotocols"] = ["agent_tts.v1"]
+    async with connect(url, sock=plain, proxy=None, close_timeout=1, **options) as opened:
+        for message in messages(text):
+            await opened.send(json.dumps(message))
+        async for answer in opened:
+            if isinstance(answer, bytes):
+                await playing.play(len(answer))
+                continue
+            told = json.loads(answer)
+            if told.get("type") in ("error", "Error") or told.get("error"):
+                raise Broken(f"an error: {answer[:200]}")
+            if audio := told.get("audio") or told.get("data"):
+                await playing.play(len(base64.b64decode(audio)))
+            if told.get(field) == last:
+                return
+        raise Broken("closed before the end")
 
 
-async def play_all(opened: ClientConnection, playing: Playing, is_last: Callable[[dict[str, Any]], bool]) -> None:
-    """Play until the last message. Audio is in binary messages, or in base64 in a field of JSON."""
-    async for message in opened:
-        if isinstance(message, bytes):
-            await playing.play(len(message))
-            continue
-        told = json.loads(message)
-        if told.get("type") in ("error", "Error") or told.get("error"):
-            raise Broken(f"an error: {message[:200]}")
-        if audio := told.get("audio") or told.get("data"):
-            await playing.play(len(base64.b64decode(audio)))
-        if is_last(told):
-            return
-    raise Broken("closed before the end")
+def native(text: str, lead_ms: int | None = None) -> list[Message]:
+    opens = {"type": "context.open", "context_id": "a", "lead_ms": lead_ms}
+    return [opens, {"type": "text.append", "context_id": "a", "text": text}, {"type": "context.end", "context_id": "a"}]
 
 
-async def natively(target: Target, text: str, playing: Playing, window: int, **fields: Any) -> None:
-    async with socket_to(target, "/v1/tts/stream", window, subprotocols=["agent_tts.v1"]) as opened:
-        await opened.send(json.dumps({"type": "context.open", "context_id": "a", "lead_ms": None, **fields}))
-        await opened.send(json.dumps({"type": "text.append", "context_id": "a", "text": text}))
-        await opened.send(json.dumps({"type": "context.end", "context_id": "a"}))
-        await play_all(opened, playing, lambda told: told["type"] == "context.done")
-
-
-async def with_lead(target: Target, text: str, playing: Playing, window: int) -> None:
-    await natively(target, text, playing, window, lead_ms=10_000)
-
-
-async def by_cartesia(target: Target, text: str, playing: Playing, window: int) -> None:
+def cartesia(text: str) -> list[Message]:
     audio_format = {"container": "raw", "encoding": "pcm_s16le", "sample_rate": 24_000}
     voice = {"mode": "id", "id": "tone"}
-    body = {"model_id": "sonic-2", "transcript": text, "voice": voice, "output_format": audio_format, "context_id": "a"}
-    async with socket_to(target, "/tts/websocket?cartesia_version=2024-11-13", window) as opened:
-        await opened.send(json.dumps(body))
-        await play_all(opened, playing, lambda told: bool(told.get("done")))
+    return [
+        {"model_id": "sonic-2", "transcript": text, "voice": voice, "output_format": audio_format, "context_id": "a"}
+    ]
 
 
-async def by_aura(target: Target, text: str, playing: Playing, window: int) -> None:
-    query = "model=tone&encoding=linear16&sample_rate=24000&container=none"
-    async with socket_to(target, f"/v1/speak?{query}", window) as opened:
-        for start in range(0, len(text), 2_000):
-            await opened.send(json.dumps({"type": "Speak", "text": text[start : start + 2_000]}))
-        await opened.send(json.dumps({"type": "Flush"}))
-        await play_all(opened, playing, lambda told: told["type"] == "Flushed")
+def deepgram(text: str) -> list[Message]:
+    pieces = (text[start : start + 2_000] for start in range(0, len(text), 2_000))
+    return [*({"type": "Speak", "text": piece} for piece in pieces), {"type": "Flush"}]
 
 
-async def by_flux(target: Target, text: str, playing: Playing, window: int) -> None:
-    async with socket_to(target, "/v2/speak?model=tone&sample_rate=24000", window) as opened:
-        for start in range(0, len(text), 2_000):
-            await opened.send(json.dumps({"type": "Speak", "text": text[start : start + 2_000]}))
-        await opened.send(json.dumps({"type": "Flush"}))
-        await play_all(opened, playing, lambda told: told["type"] == "SpeechMetadata")
+def elevenlabs(text: str) -> list[Message]:
+    return [{"text": piece} for piece in (" ", text, "")]
 
 
-async def by_elevenlabs(target: Target, text: str, playing: Playing, window: int) -> None:
-    path = "/v1/text-to-speech/tone/stream-input?output_format=pcm_24000&auto_mode=true"
-    async with socket_to(target, path, window) as opened:
-        for piece in (" ", text, ""):
-            await opened.send(json.dumps({"text": piece}))
-        await play_all(opened, playing, lambda told: bool(told.get("isFinal")))
+def elevenlabs_contexts(text: str) -> list[Message]:
+    return [{"context_id": "a", **message} for message in ({"text": text}, {"flush": True}, {"close_context": True})]
 
 
-async def by_elevenlabs_contexts(target: Target, text: str, playing: Playing, window: int) -> None:
-    path = "/v1/text-to-speech/tone/multi-stream-input?output_format=pcm_24000&auto_mode=true"
-    async with socket_to(target, path, window) as opened:
-        await opened.send(json.dumps({"text": text, "context_id": "a"}))
-        await opened.send(json.dumps({"context_id": "a", "flush": True}))
-        await opened.send(json.dumps({"context_id": "a", "close_context": True}))
-        await play_all(opened, playing, lambda told: bool(told.get("isFinal")))
+def vllm_omni(text: str) -> list[Message]:
+    config = {"type": "session.config", "voice": "tone", "response_format": "pcm", "stream_audio": True}
+    return [config, {"type": "input.text", "text": text}, {"type": "input.done"}]
 
 
-async def by_vllm_omni(target: Target, text: str, playing: Playing, window: int) -> None:
-    async with socket_to(target, "/v1/audio/speech/stream", window) as opened:
-        config = {"type": "session.config", "voice": "tone", "response_format": "pcm", "stream_audio": True}
-        for message in (config, {"type": "input.text", "text": text}, {"type": "input.done"}):
-            await opened.send(json.dumps(message))
-        await play_all(opened, playing, lambda told: told["type"] == "session.done")
-
-
-SOCKETS = {
-    "native": natively,
-    "native, lead 10 s": with_lead,
-    "cartesia": by_cartesia,
-    "aura": by_aura,
-    "flux": by_flux,
-    "elevenlabs": by_elevenlabs,
-    "elevenlabs contexts": by_elevenlabs_contexts,
-    "vllm-omni": by_vllm_omni,
+NATIVE, ELEVENLABS = "/v1/tts/stream", "/v1/text-to-speech/tone/{}?output_format=pcm_24000&auto_mode=true"
+AURA = "/v1/speak?model=tone&encoding=linear16&sample_rate=24000&container=none"
+SOCKETS: dict[str, tuple[str, Callable[[str], list[Message]], str, object]] = {
+    "native": (NATIVE, native, "type", "context.done"),
+    "native, lead 10 s": (NATIVE, partial(native, lead_ms=10_000), "type", "context.done"),
+    "cartesia": ("/tts/websocket?cartesia_version=2024-11-13", cartesia, "done", True),
+    "aura": (AURA, deepgram, "type", "Flushed"),
+    "flux": ("/v2/speak?model=tone&sample_rate=24000", deepgram, "type", "SpeechMetadata"),
+    "elevenlabs": (ELEVENLABS.format("stream-input"), elevenlabs, "isFinal", True),
+    "elevenlabs contexts": (ELEVENLABS.format("multi-stream-input"), elevenlabs_contexts, "isFinal", True),
+    "vllm-omni": ("/v1/audio/speech/stream", vllm_omni, "type", "session.done"),
 }
-WAYS = {"sdk": by_sdk, "sdk events": by_events, **SOCKETS}
+Way = Callable[[Target, str, Playing, int], Coroutine[Any, Any, None]]
+WAYS: dict[str, Way] = {"sdk": by_sdk, "sdk events": by_events}
+WAYS |= {name: partial(by_socket, *each) for name, each in SOCKETS.items()}
 
 # The bytes that an SDK's player of events gets for a second of audio.
 EVENT_BYTES_PER_S = 12.5 * (3_840 * 4 / 3 + 50)

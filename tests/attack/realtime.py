@@ -14,6 +14,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from agent_tts.bench.statistics import background
 from tests.attack.harness import Target, agent_node, attack
 
 SESSIONS = 8
@@ -41,12 +42,9 @@ async def sessions(target: Target, one: Callable[[ClientConnection], Awaitable[i
             await stack.enter_async_context(connect(url, additional_headers=target.headers, max_size=None))
             for _ in range(SESSIONS)
         ]
-        reading = [asyncio.create_task(drop(socket)) for socket in sockets]
-        found = await asyncio.gather(*map(one, sockets))
-        for task in reading:
-            task.cancel()
-        await asyncio.gather(*reading, return_exceptions=True)
-    return sum(found)
+        for socket in sockets:
+            await stack.enter_async_context(background(drop(socket), "answers"))
+        return sum(await asyncio.gather(*map(one, sockets)))
 
 
 async def drop(socket: ClientConnection) -> None:

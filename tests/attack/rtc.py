@@ -20,6 +20,7 @@ from aiortc import InvalidStateError, RTCSctpTransport
 from aiortc.rtp import RtpPacket
 from google_crc32c import value as crc32c
 
+from agent_tts.bench.statistics import background
 from tests.attack.harness import Broken, Target, agent_node, attack
 from tests.rtc_peer import RtcPeer, connected
 
@@ -81,12 +82,8 @@ class Stranger:
                 await self.send(*datagrams)
                 await asyncio.sleep(0.001)
 
-        task = asyncio.create_task(run())
-        try:
+        async with background(run(), "datagrams"):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def close(self) -> None:
         self._socket.close()
@@ -299,18 +296,8 @@ async def messages(sctp: Sctp, until: float) -> None:
 
 
 WAYS: tuple[Callable[[Sctp, float], Awaitable[None]], ...] = (
-    fragments,
-    unordered,
-    missing,
-    holes,
-    streams,
-    acknowledgements,
-    heartbeats,
-    empty_parameter,
-    resets,
-    forwards,
-    nacks,
-    messages,
+    *(fragments, unordered, missing, holes, streams, acknowledgements, heartbeats, empty_parameter, resets, forwards),
+    *(nacks, messages),
 )
 
 
@@ -404,14 +391,10 @@ async def _only_ice(peer: RtcPeer, answer: dict[str, str]) -> None:
 async def _listening(target: Target) -> AsyncIterator[RtcPeer]:
     """A third client that hears speech over WebRTC."""
     async with connected(target.url, {"Authorization": f"Bearer {target.other_key}"}) as peer:
-        stop = asyncio.create_task(_ping(peer))
-        try:
+        async with background(_ping(peer), "pings"):
             peer.say("t1", TEXT * 10, voice="tone-440")
             await peer.wait(peer.loud)
             yield peer
-        finally:
-            stop.cancel()
-            await asyncio.gather(stop, return_exceptions=True)
 
 
 async def _ping(peer: RtcPeer) -> None:

@@ -204,8 +204,7 @@ async def one_by_one(target: Target) -> str:
     count, held = int(target.scaled(20, 2)), []
     for _ in range(count):
         async with calling(target.url, target.headers) as caller:
-            caller.type("Hello there.")
-            await caller.loud()
+            await caller.ask("Hello there.")
         held.append(target.rss_mib())
     return f"{count} calls; MiB after each: {', '.join(f'{mib:.0f}' for mib in held)}"
 

@@ -292,7 +292,6 @@ async def frames(target: Target) -> str:
 async def garbage(target: Target) -> str:
     """JSON of every shape, and none, in each dialect; the next client of the dialect is served."""
     chance = random.Random(0)
-    headers = {"Authorization": f"Bearer {target.key}"}
     seconds, sent = target.scaled(4, 0.1), 0
     words = ["type", "text", "context_id", "voice", "model_id", "transcript", "Speak", "ping", "*", "\ud800", "a" * 300]
 
@@ -315,7 +314,7 @@ async def garbage(target: Target) -> str:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with contextlib.suppress(WebSocketException, OSError, TimeoutError):
-                async with wire(url, subprotocols=None, additional_headers=headers) as peer:
+                async with wire(url, subprotocols=None, additional_headers=target.headers) as peer:
                     for _ in range(200):
                         sent += 1
                         await peer.socket.send(

@@ -23,25 +23,24 @@ MAX_ANSWER_BYTES = 16_384  # to fields that are not known, in one session
 
 @attack("clients of a later version")
 async def later(target: Target) -> str:
-    headers = {"Authorization": f"Bearer {target.key}"}
     try:
-        async with wire(target.ws_url, subprotocols=[LATER], additional_headers=headers):
+        async with wire(target.ws_url, subprotocols=[LATER], additional_headers=target.headers):
             raise Broken(f"{LATER} alone is taken for {SPOKEN}")
     except InvalidStatus as refusal:
         if refusal.response.headers.get("Sec-WebSocket-Protocol") != SPOKEN:
             raise Broken("a refused version is not told what is spoken") from None
-    async with wire(target.ws_url, additional_headers=headers) as peer:
+    async with wire(target.ws_url, additional_headers=target.headers) as peer:
         expected = await _say(peer, {}, {"seed": 7})
     rounds = int(target.scaled(20, 2))
     for _ in range(rounds):
-        async with wire(target.ws_url, subprotocols=[LATER, SPOKEN], additional_headers=headers) as peer:
+        async with wire(target.ws_url, subprotocols=[LATER, SPOKEN], additional_headers=target.headers) as peer:
             heard = await _say(peer, LATER_FIELDS, LATER_SESSION)
         warnings = [message for message in peer.messages if message["type"] == "warning"]
         if heard != expected or peer.socket.subprotocol != SPOKEN:
             raise Broken("fields of a later version change what is heard")
         if len(warnings) > 5 or any(message["type"] == "error" for message in peer.messages):
             raise Broken("fields of a later version are errors, or told again")
-    async with connected(target.url, headers) as caller:
+    async with connected(target.url, target.headers) as caller:
         told: list[str] = []
         channel = caller.connection.createDataChannel(LATER)
         channel.on("message", told.append)
@@ -54,9 +53,8 @@ async def later(target: Target) -> str:
 @attack("fields of no version")
 async def unknown(target: Target) -> str:
     """Each message has names that the node has not seen: it may not answer each."""
-    headers = {"Authorization": f"Bearer {target.key}"}
     sent = answered = 0
-    async with wire(target.ws_url, additional_headers=headers) as peer:
+    async with wire(target.ws_url, additional_headers=target.headers) as peer:
         for number in range(int(target.scaled(20_000, 1_000))):
             fields = {f"{number} {index} ".ljust(80, "x"): index for index in range(FIELDS_A_MESSAGE)}
             message = json.dumps({"type": "playback.ack", "context_id": "t1", "played_ms": 0, **fields})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from tests.measure.chromium import DevTools, chromium
+from tests.measure.chromium import DevTools, Page, chromium
 from tests.support import RunningNode, running_node, until
 
 MICROPHONE_HZ = 700
@@ -47,6 +47,13 @@ async def browser(tmp_path_factory: pytest.TempPathFactory, loop_thread: None) -
     )
     async with chromium(*flags) as running:
         yield running
+
+
+def assert_clean(page: Page, url: str, expected: str | None = None) -> None:
+    """The page has logged no complaint (except `expected`), and loaded nothing but from the node at `url`."""
+    assert [error for error in page.errors if expected is None or expected not in error] == []
+    host = f"//{url.split('//')[1]}/"
+    assert [each for each in page.requests if host not in each and not each.startswith("data:")] == []
 
 
 # The node of a module whose tests use `shared`.

@@ -24,7 +24,7 @@ from websockets.asyncio.client import connect
 from agent_tts.config.loading import find_config, load_settings
 from agent_tts.engine_info import Model
 from agent_tts.speech.engine_handle import EngineClientFactory
-from tests.browser.conftest import SHARED, left_as_it_was
+from tests.browser.conftest import SHARED, assert_clean, left_as_it_was
 from tests.measure.chromium import DevTools, Page
 from tests.node_process import running_process
 from tests.support import (
@@ -51,6 +51,7 @@ MOST_SILENT_MS = 500
 # What is heard lasts as long as what was spoken, but for the pauses at its ends and in the middle.
 NEAR_MS = 400
 LONGEST_WORD_MS = 480  # of `TEXT`: eight characters of `tone.char_ms`
+UNAUTHORIZED = "401 (Unauthorized)"
 # The analyser's bins are 12 Hz wide, and the browser's resampler is inexact.
 NEAR_HZ = 25
 TRANSPORTS = ("websocket", "webrtc")
@@ -71,9 +72,10 @@ async def open_page(
     expected: str | None = None,
     engine_process: bool = False,
     link: EngineClientFactory | None = None,
+    waits: bool = True,
     **settings: Any,
 ) -> AsyncIterator[tuple[Page, RunningNode]]:
-    """The page of a new node, or of the shared one; it must be whole again.
+    """The page of a new node, or of the shared one; it must be whole again. It `waits` until the page is ready.
 
     It must log no complaint (except `expected`) and load nothing from other hosts.
     """
@@ -87,16 +89,23 @@ async def open_page(
     async with node as running, browser.page() as page:
         await page.open(running.url + "/")
         await page.js(EAR)
+        if waits:
+            await ready(page)
         yield page, running
-        complaints = [error for error in page.errors if expected is None or expected not in error]
-        assert complaints == []
-        hosts = [url for url in page.requests if not url.startswith("data:")]
-        strangers = [url for url in hosts if "//" + running.url.split("//")[1] + "/" not in url]
-        assert strangers == []
+        assert_clean(page, running.url, expected)
 
 
 async def ready(page: Page) -> None:
     await page.until("agentTts.state === 'ready' && document.querySelector('#voice').value !== ''")
+
+
+async def again(page: Page, running: RunningNode, *scripts: str) -> None:
+    """The page again, with these scripts before its own."""
+    for script in scripts:
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+    await page.open(running.url + "/?again")
+    await page.js(EAR)
+    await ready(page)
 
 
 async def use(page: Page, transport: str) -> None:
@@ -105,6 +114,14 @@ async def use(page: Page, transport: str) -> None:
     if await page.js("agentTts.transport") != transport:
         await page.click(f"[name=transport][value={transport}]")
         await page.until(f"agentTts.transport === '{transport}' && agentTts.state === 'ready'")
+
+
+async def unlock(page: Page, key: str) -> None:
+    """Enter the key that the page asks for."""
+    await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
+    await page.type(key)
+    await page.press("Enter")
+    await ready(page)
 
 
 async def pick(page: Page, voice: str) -> None:
@@ -195,7 +212,6 @@ async def test_a_turn_is_measured_and_its_figures_shown(browser: DevTools, trans
 async def test_the_wait_for_the_llm_stands_apart_from_the_nodes_time(browser: DevTools) -> None:
     """espeak waits for three words, at five tokens a second; at once there is no wait. Both make what was heard."""
     async with open_page(browser, engine="espeak") as (page, _):
-        await ready(page)
         await page.js("void (document.querySelector('#rate').value = 5)")
         waits = []
         for arrival in ("stream", "whole"):
@@ -223,13 +239,10 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
     The robot voice is named once, with the command of the neural one.
     """
     async with open_page(browser, engine="espeak") as (page, running):
-        await ready(page)
         command = str(await page.js("document.querySelector('[data-kind=heard] code:last-of-type').textContent"))
         assert load_settings(find_config(command.removeprefix("agent-tts serve --config "))).qwen3.models
         await page.click("[data-kind=heard] button")
-        await page.open(running.url + "/?again")
-        await page.js(EAR)
-        await ready(page)
+        await again(page, running)
         assert await page.js("agentTts.notices") == []
         assert await page.js("document.querySelector('#engine').innerText") != ""
         await write(page, LETTERS)
@@ -245,7 +258,6 @@ async def test_real_speech_arrives_with_its_words(browser: DevTools) -> None:
 
 async def test_the_natural_voice_is_named_with_who_speaks_the_rest(browser: DevTools) -> None:
     async with open_page(browser, engine="hibari") as (page, _):
-        await ready(page)
         said = str(await page.js("document.querySelector('[data-kind=heard]').textContent"))
         for part in ("English has a natural voice", "espeak-ng", "agent-tts serve --config gpu"):
             assert part in said
@@ -261,7 +273,6 @@ async def test_the_natural_voice_is_named_with_who_speaks_the_rest(browser: DevT
 async def test_text_is_streamed_as_an_llm_writes_it(browser: DevTools) -> None:
     """Speech starts long before the text is complete, and the sent text equals the written one."""
     async with open_page(browser) as (page, _):
-        await ready(page)
         text = "The answer begins before it ends: **naïve** cafés, 42 of them. 你好 🎉 done."
         await write(page, text)
         await page.click("#go")
@@ -274,7 +285,6 @@ async def test_text_is_streamed_as_an_llm_writes_it(browser: DevTools) -> None:
 async def test_words_are_spoken_as_they_are_typed(browser: DevTools) -> None:
     """Each finished word leaves the field and is spoken; Enter ends the turn."""
     async with open_page(browser) as (page, _):
-        await ready(page)
         await page.click("[name=arrival][value=live]")
         # A sample is not typed.
         assert await page.js("document.querySelector('#text').value") == ""
@@ -309,10 +319,7 @@ async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: 
     """While the page loads, and before, during and after the first turn: all have their places from the start."""
     async with open_page(browser) as (page, running):
         await page.resize(width, 844, phone=width < 400)
-        await page.call("Page.addScriptToEvaluateOnNewDocument", source=WATCHED)
-        await page.open(running.url + "/")
-        await page.js(EAR)
-        await ready(page)
+        await again(page, running, WATCHED)
         await page.until("!document.querySelector('#views').inert")
         assert len(await page.js("places")) == 1
         places = [await page.js(BOX)]
@@ -337,7 +344,6 @@ async def test_speak_does_not_move_its_button_and_shows_the_text_twice(browser: 
 
 async def test_speak_without_a_text_says_so(browser: DevTools) -> None:
     async with open_page(browser) as (page, _):
-        await ready(page)
         for arrival in ("stream", "whole", "live"):
             await page.click(f"[name=arrival][value={arrival}]")
             await write(page, " ")
@@ -368,8 +374,7 @@ async def test_choices_and_draft_outlive_a_reload(browser: DevTools) -> None:
         await pick(page, "tone-660")
         await page.js("document.querySelector('#speed').value = 1.5")
         await page.click("[name=arrival][value=whole]")
-        await page.open(running.url + "/?again")
-        await ready(page)
+        await again(page, running)
         chosen = "['#text', '#voice', '#speed'].map((id) => document.querySelector(id).value)"
         assert await page.js(chosen) == ["A draft of mine.", "tone-660", "1.5"]
         assert await page.js("[...document.querySelectorAll('#settings :checked')].map(({value}) => value)") == [
@@ -383,7 +388,6 @@ async def test_what_was_said_has_a_bar_to_seek_on(browser: DevTools) -> None:
     """It lies in the entry that is played, and is gone when another sound begins."""
     audio = "document.querySelector('#log li audio')"
     async with open_page(browser) as (page, _):
-        await ready(page)
         await write(page, LONG)
         await speak(page)
         await page.until("document.querySelectorAll('#said [data-is=heard]').length > 4")
@@ -405,7 +409,6 @@ async def test_a_link_carries_text_and_voice_and_does_not_speak(browser: DevTool
     """In an address that no server gets. What it carries is text alone, however it is written."""
     text = "<img src=x onerror=alert(1)> &voice=x 100% #1 + שלום 🎉\nsecond line"
     async with open_page(browser) as (page, running):
-        await ready(page)
         await write(page, text)
         await pick(page, "tone-660")
         await page.js("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
@@ -444,7 +447,6 @@ async def test_a_link_carries_text_and_voice_and_does_not_speak(browser: DevTool
 async def test_what_was_said_can_be_played_again_and_saved(browser: DevTools) -> None:
     """WAV from the sound that the page holds, cut where it was stopped; MP3 from the node."""
     async with open_page(browser) as (page, _):
-        await ready(page)
         await page.js(FILES)
         await write(page, LONG)
         await pick(page, "tone-660")
@@ -476,7 +478,6 @@ async def test_what_was_said_can_be_played_again_and_saved(browser: DevTools) ->
 async def test_a_voice_is_heard_before_it_is_chosen(browser: DevTools) -> None:
     """By a click on its sign and by Alt Enter in the list; the choice stays."""
     async with open_page(browser) as (page, _):
-        await ready(page)
         await page.js(FILES)
         before = await page.js("document.querySelector('#voice').value")
         await page.click("#voice")
@@ -502,7 +503,6 @@ async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> N
     box = "document.querySelector('.said-box')"
     async with open_page(browser) as (page, _):
         await page.resize(390, 700, phone=True)
-        await ready(page)
         await write(page, LONG * 6)
         await page.click("[name=arrival][value=whole]")
         await page.js("document.querySelector('#speed').value = 2")
@@ -532,7 +532,6 @@ async def test_a_long_transcript_follows_the_spoken_word(browser: DevTools) -> N
 @pytest.mark.slow
 async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) -> None:
     async with open_page(browser, limits={"text_context_chars": 50}) as (page, _):
-        await ready(page)
         await write(page, "a" * 60)
         assert await page.js("document.querySelector('#limit').innerText") == (
             "60 of 50 characters: the node takes no more at once. Speak it in parts."
@@ -548,7 +547,6 @@ async def test_the_limit_of_text_is_told_before_it_is_sent(browser: DevTools) ->
 async def test_a_right_to_left_text_is_set_from_the_right(browser: DevTools) -> None:
     """Field, transcript and history."""
     async with open_page(browser, engine="espeak") as (page, _):
-        await ready(page)
         await write(page, "שלום עולם, Hamburg.")
         await page.click("#go")
         await page.until("document.querySelector('#log li')")
@@ -565,14 +563,6 @@ SOCKETS = """window.WebSocket = class extends WebSocket { constructor(url, ...al
 NO_NODE = "WebSocket connection to"
 
 
-async def reopen(page: Page, running: RunningNode) -> None:
-    """The page again, whose sockets can be cut."""
-    await page.call("Page.addScriptToEvaluateOnNewDocument", source=SOCKETS)
-    await page.open(running.url + "/?again")
-    await page.js(EAR)
-    await ready(page)
-
-
 async def cut(page: Page, code: int) -> None:
     """End the page's connection, as the page sees it, with a code of a WebSocket."""
     await page.js("void (window.lostAt = performance.now(), window.lost = socket.onclose)")
@@ -584,7 +574,7 @@ async def cut(page: Page, code: int) -> None:
 async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(browser: DevTools) -> None:
     """And no other is found: then the text is cut where the sound ended, and one notice says why."""
     async with open_page(browser, expected=NO_NODE) as (page, running):
-        await reopen(page, running)
+        await again(page, running, SOCKETS)
         await write(page, LONG)
         await page.click("[name=arrival][value=whole]")
         await speak(page)
@@ -602,17 +592,21 @@ async def test_sound_that_has_arrived_is_played_after_the_connection_is_lost(bro
         assert await page.js("document.querySelector('#log s').textContent") != ""
 
 
+async def speak_slowly(page: Page) -> None:
+    """At 400 kbit/s, until it is noticed."""
+    await page.throttle(400)
+    await page.click("[name=arrival][value=whole]")
+    await write(page, LONG)
+    await pick(page, "tone-660")
+    await speak(page)
+    await page.until("agentTts.notices.length")
+
+
 @pytest.mark.slow
 async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
-    """At 400 kbit/s: one notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
+    """One notice, Opus from the next text on without a gap, and WebRTC by a button of the notice."""
     async with open_page(browser) as (page, _):
-        await ready(page)
-        await page.throttle(400)
-        await page.click("[name=arrival][value=whole]")
-        await write(page, LONG)
-        await pick(page, "tone-660")
-        await speak(page)
-        await page.until("agentTts.notices.length")
+        await speak_slowly(page)
         assert await page.js("agentTts.notices") == ["slow"]
         assert "Opus" in await page.js("document.querySelector('#notices').innerText")
         await page.press("Escape")
@@ -633,13 +627,8 @@ async def test_a_slow_network_is_named_and_gets_opus(browser: DevTools) -> None:
 async def test_a_slow_connection_that_is_lost_comes_back_with_opus(browser: DevTools) -> None:
     """What has arrived is played; the notice says why and speaks the text again. In Opus it goes on by itself."""
     async with open_page(browser) as (page, running):
-        await reopen(page, running)
-        await page.throttle(400)
-        await page.click("[name=arrival][value=whole]")
-        await write(page, LONG)
-        await pick(page, "tone-660")
-        await speak(page)
-        await page.until("agentTts.notices.length")
+        await again(page, running, SOCKETS)
+        await speak_slowly(page)
         await cut(page, 1006)
         await page.until("!agentTts.speaking")
         await page.until("agentTts.state === 'ready' && document.querySelector('[data-kind=connection] button')")
@@ -667,7 +656,6 @@ PLAYED = """void (window.played = [], AudioBufferSourceNode.prototype.start = fu
 async def test_the_code_examples_speak(browser: DevTools, tmp_path: Path) -> None:
     """Python in its own process, JavaScript in a browser without a gap, and the request of the curl command."""
     async with open_page(browser) as (page, running):
-        await ready(page)
         await write(page, 'It\'s a "short" one.')
         await pick(page, "tone-880")
         await page.js("document.querySelector('#code').open = true")
@@ -761,7 +749,6 @@ async def test_the_page_of_the_docs_speaks_and_says_why_it_cannot(browser: DevTo
 async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
     """The notice counts down, and the text is spoken once a slot is free."""
     async with open_page(browser, slots=1, queue=0) as (page, running):
-        await ready(page)
         async with connect(running.ws_url, subprotocols=["agent_tts.v1"]) as other:  # pyrefly: ignore[bad-argument-type]
             await other.send(json.dumps({"type": "text.append", "context_id": "a", "text": LONG}))
             await until(lambda: running.node.service.speaking == 1)
@@ -779,7 +766,6 @@ async def test_a_full_node_is_shown_and_retried(browser: DevTools) -> None:
 async def test_a_lost_engine_is_shown_and_can_be_retried(browser: DevTools) -> None:
     """The turn ends with a notice, whose button speaks the text again on the new engine."""
     async with open_page(browser, engine_process=True) as (page, running):
-        await ready(page)
         await write(page, LONG)
         await speak(page)
         link: Any = running.node.service.engines[0].client
@@ -864,7 +850,7 @@ async def test_the_page_leaves_a_node_that_asks_it_to(browser: DevTools, transpo
 @pytest.mark.slow
 async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -> None:
     """The node closes it, the page shows no error, and Speak opens a new session."""
-    async with open_page(browser, limits={"session_idle_s": 0.5}) as (page, running):
+    async with open_page(browser, limits={"session_idle_s": 0.5}, waits=False) as (page, running):
         await page.until("agentTts.state === 'resting'")
         assert await page.js("agentTts.notices") == []
         assert not running.node.sessions
@@ -873,7 +859,7 @@ async def test_an_idle_session_reconnects_when_it_is_needed(browser: DevTools) -
 
 async def test_a_node_with_keys_prompts_for_a_key(browser: DevTools) -> None:
     """A wrong key is reported, a right one opens both transports, and no URL contains the key."""
-    async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected="401 (Unauthorized)") as (page, _):
+    async with open_page(browser, auth={"api_keys": ["open-sesame"]}, expected=UNAUTHORIZED, waits=False) as (page, _):
         await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
         await page.type("wrong")
         await page.press("Enter")
@@ -890,7 +876,6 @@ async def test_a_node_with_keys_prompts_for_a_key(browser: DevTools) -> None:
 async def test_the_transport_can_be_changed_during_speech(browser: DevTools) -> None:
     """The old transport is silent and closed, on the node too; the new one speaks."""
     async with open_page(browser) as (page, running):
-        await ready(page)
         for transport in ("webrtc", "websocket", "webrtc"):
             await speak(page)
             await use(page, transport)
@@ -909,9 +894,7 @@ async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools,
         "window.fetch = (...what) => (asking++, ask(...what).finally(() => asking--));"
     )
     async with open_page(browser) as (page, running):
-        await page.call("Page.addScriptToEvaluateOnNewDocument", source=late + asking)
-        await page.open(running.url + "/?again")
-        await page.js(EAR)
+        await again(page, running, late + asking)
         await use(page, transport)
         before = set(running.node.sessions)
         assert await page.js("late.length") > 0
@@ -927,7 +910,6 @@ async def test_a_connection_outlives_its_connection_deadlines(browser: DevTools,
 async def test_the_keyboard_alone_is_enough(browser: DevTools) -> None:
     """Tab reaches every control with a visible focus; keys speak and stop; Space stops, unless text is typed."""
     async with open_page(browser) as (page, _):
-        await ready(page)
         seen: list[str] = []
         for _step in range(60):
             await page.press("Tab")
@@ -989,7 +971,6 @@ async def readable(page: Page, state: str) -> None:
 async def test_the_page_is_readable(browser: DevTools) -> None:
     """With a notice, while it speaks, after a stop, with everything open, and from right to left."""
     async with open_page(browser, engine="espeak", limits={"text_context_chars": 600}) as (page, _):
-        await ready(page)
         await readable(page, "idle")
         await page.resize(390, 844, phone=True)
         assert not await page.js("document.querySelector('kbd').checkVisibility()")
@@ -1012,7 +993,6 @@ async def test_a_narrow_window_shows_every_control_whole(browser: DevTools) -> N
              "control.checkVisibility() && control.getBoundingClientRect().right > 390).map(({id}) => id)"  # fmt: skip
     async with open_page(browser) as (page, _):
         await page.resize(390, 844)
-        await ready(page)
         for arrival in ("whole", "live"):
             await page.click(f"[name=arrival][value={arrival}]")
             assert await page.js(beyond) == []
@@ -1038,7 +1018,6 @@ async def test_the_documentation_fits_a_phone_and_its_code_can_be_copied(browser
 async def test_voices_can_be_searched_and_are_grouped(browser: DevTools) -> None:
     """Groups carry a language, typing narrows the list, and Escape keeps the choice."""
     async with open_page(browser, engine="espeak") as (page, _):
-        await ready(page)
         before = await page.js("document.querySelector('#voice').value")
         await page.click("#voice")
         everything = await page.js("document.querySelectorAll('#voice-list [role=option]').length")
@@ -1072,7 +1051,6 @@ PRESSED = "[...document.querySelectorAll('#voice-named [aria-pressed=true]')].ma
 async def test_a_voice_is_found_by_its_other_names(browser: DevTools) -> None:
     """An alias comes before what only sounds like it, and is the name that is sent; six of them are buttons."""
     async with open_page(browser, engine="espeak", voice_aliases={"21m00Tcm4TlvDq8ikWAM": "de"}) as (page, _):
-        await ready(page)
         named = await page.js(
             "[...document.querySelectorAll('#voice-named button')].map(({textContent}) => textContent)"
         )
@@ -1120,7 +1098,6 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
     about = "document.querySelector('#voice-about svg').ariaLabel"
     styles = "document.querySelector('#styles').checkVisibility()"
     async with open_page(browser, engine="espeak") as (page, _):
-        await ready(page)
         assert {kind for _, kind in await page.js(kinds)} == {await page.js(about)} == {"Robot voice"}
         assert not await page.js(styles)
     base, names = Model("base", "cloned", str(tmp_path), 64), ("660", "880")
@@ -1129,8 +1106,7 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
         body = {"type": "embedding", "name": "bob", "speaker_embedding": [0.5] * 64, "consent": "They said yes."}
         async with httpx.AsyncClient() as client:
             (await client.post(f"{running.url}/v1/audio/voices", json=body)).raise_for_status()
-        await page.open(running.url + "/?again")
-        await ready(page)
+        await again(page, running)
         shown = dict(await page.js(kinds))
         assert len(shown) <= 6
         assert shown.pop("bob") == "Cloned voice"
@@ -1151,7 +1127,6 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
         assert await page.js("document.querySelector('#instructions').value") == ""
     # A model may ignore instructions.
     async with open_page(browser, link=with_models(base, names=names), **library) as (page, _):
-        await ready(page)
         assert await page.js(about) == "Natural voice"
         assert not await page.js(styles)
 
@@ -1163,11 +1138,8 @@ async def test_a_picture_says_what_a_voice_is_and_styles_are_for_those_that_take
 async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
     """While another key speaks; figures and keys are of all clients, and no key itself is in the page."""
     keys = {"shop": {"key": "sesame-shop"}, "desk": {"key": "sesame-desk", "operator": True}}
-    async with open_page(browser, auth={"keys": keys}, expected="401 (Unauthorized)") as (page, running):
-        await page.until("agentTts.state === 'locked'")
-        await page.type("sesame-desk")
-        await page.press("Enter")
-        await ready(page)
+    async with open_page(browser, auth={"keys": keys}, expected=UNAUTHORIZED, waits=False) as (page, running):
+        await unlock(page, "sesame-desk")
         await page.until("!document.querySelector('#node').hidden")
         await page.click("#node summary")
         # First audio is of what comes after the first look.
@@ -1185,11 +1157,9 @@ async def test_an_operator_sees_the_node_at_work(browser: DevTools) -> None:
 
 @pytest.mark.slow
 async def test_another_key_sees_its_own_work_alone(browser: DevTools) -> None:
-    async with open_page(browser, auth={"keys": {"shop": {"key": "s"}}}, expected="401 (Unauthorized)") as (page, _):
-        await page.until("agentTts.state === 'locked'")
-        await page.type("s")
-        await page.press("Enter")
-        await ready(page)
+    auth = {"keys": {"shop": {"key": "s"}}}
+    async with open_page(browser, auth=auth, expected=UNAUTHORIZED, waits=False) as (page, _):
+        await unlock(page, "s")
         asked = "performance.getEntriesByType('resource').some((of) => of.name.endsWith('/api/operator'))"
         await page.until(asked)
         await page.js("new Promise((resolve) => setTimeout(resolve, 100))")

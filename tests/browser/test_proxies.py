@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from agent_tts.engine_info import FRAME_SAMPLES
+from tests.browser.test_page import unlock
 from tests.certificates import Certificate, make_certificate
 from tests.measure.chromium import DevTools
 from tests.support import running_node, running_node_with_process
@@ -124,10 +125,7 @@ async def test_the_page_speaks_through_a_proxy(
     async with running_node(engine="espeak", auth={"api_keys": [KEY]}) as node:
         async with proxy(name, tmp_path, certificate, node.url) as url, browser.page() as page:
             await page.open(url + "/")
-            await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
-            await page.type(KEY)
-            await page.press("Enter")
-            await page.until("agentTts.state === 'ready' && document.querySelector('#voice').value !== ''")
+            await unlock(page, KEY)
             await page.click("#go")
             await page.until("agentTts.speaking && document.querySelector('#said').textContent !== ''")
             assert node.node.service.speaking or node.node.guard.sessions
@@ -221,8 +219,5 @@ async def test_a_proxy_that_replaces_the_host_names_it(
                     await page.until("agentTts.notices.includes('connection')")
                     assert "auth.trusted_proxies" in await page.js("document.querySelector('#notices').innerText")
                     continue
-                await page.until("agentTts.state === 'locked' && document.activeElement.id === 'key'")
-                await page.type(KEY)
-                await page.press("Enter")
-                await page.until("agentTts.state === 'ready' && document.querySelector('#voice').value !== ''")
+                await unlock(page, KEY)
                 assert "wrong_key" not in await page.js("agentTts.notices")

@@ -21,7 +21,7 @@ from agent_tts.engine_info import Model
 from agent_tts.serve.app import PAGE_HEADERS
 from agent_tts.speech.engine_handle import EngineClientFactory
 from agent_tts.voices import enroll
-from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, left_as_it_was
+from tests.browser.conftest import ELSEWHERE, MICROPHONE_HZ, assert_clean, left_as_it_was
 from tests.browser.scripted_agent import Agent, Call, agent_of
 from tests.browser.test_page import EAR, LONG, readable
 from tests.measure.chromium import DevTools, Page
@@ -89,10 +89,7 @@ async def open_talk(
         await page.js(EAR)
         await page.until("document.querySelector('#talk-voice').value && !document.querySelector('#talk').hidden")
         yield page, agent
-        complaints = [error for error in page.errors if expected is None or expected not in error]
-        assert complaints == []
-        strangers = [url for url in page.requests if f"//{node.url.split('//')[1]}/" not in url]
-        assert [url for url in strangers if not url.startswith(("blob:", "data:"))] == []
+        assert_clean(page, node.url, expected)
 
 
 async def start(page: Page, agent: Agent, number: int = 1) -> Call:
@@ -124,6 +121,14 @@ def answer(call: Call, text: str, hz: float = 880) -> None:
     call.say("bot-llm-stopped")
     call.say("bot-started-speaking")
     call.voice.hz = hz
+
+
+async def answered(page: Page, agent: Agent) -> Call:
+    """A call in which an answer is heard."""
+    call = await start(page, agent)
+    answer(call, "One two three.")
+    await page.until("ear.loud")
+    return call
 
 
 def shut(call: Call) -> None:
@@ -288,9 +293,7 @@ async def test_a_voice_silences_the_page_before_the_agent(browser: DevTools) -> 
     """Audio in flight is not heard; an agent that continues regardless is heard again."""
     muted = "document.querySelector('#agent-voice').muted"
     async with open_talk(browser) as (page, agent):
-        call = await start(page, agent)
-        answer(call, "One two three.")
-        await page.until("ear.loud")
+        call = await answered(page, agent)
         call.say("user-started-speaking")
         await page.until(muted)
         assert await page.js("ear.heard.at(-1).arriving > ear.LOUD")
@@ -343,9 +346,7 @@ async def test_a_typed_call_needs_no_microphone(browser: DevTools) -> None:
 async def test_typing_interrupts_speech(browser: DevTools) -> None:
     """Text sent while the agent speaks cuts its turn at once; the silence is measured from the key."""
     async with open_talk(browser) as (page, agent):
-        call = await start(page, agent)
-        answer(call, "One two three.")
-        await page.until("ear.loud")
+        call = await answered(page, agent)
         await write(page, "Enough")
         await page.until("document.querySelector('#conversation s')")
         await until(lambda: bool(call.of("send-text")))
@@ -546,9 +547,7 @@ async def test_a_call_may_end_in_an_interruption(browser: DevTools) -> None:
     """Its figures, which decide when the agent is heard again, are gone then: nothing is thrown."""
     async with open_talk(browser) as (page, agent):
         await page.js(SPECIFIED)
-        call = await start(page, agent)
-        answer(call, "One two three.")
-        await page.until("ear.loud")
+        call = await answered(page, agent)
         await page.js(
             "void (window.over = new Promise((resolve) => { document.querySelector('#agent-voice').onvolumechange ="
             "() => { document.querySelector('#call').click(); setTimeout(resolve, 200); }; }))"

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from tests.agent.llm_server import LlmServer, running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.agent.test_spoken import LONG as STORY
+from tests.agent.test_spoken import NEAR_WORDS, QUICK
 from tests.browser.speaking import say, speaking_page
 from tests.measure.chromium import DevTools, Page
 from tests.support import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.real_time]
 
-QUICK: dict[str, Any] = {"turn_silence_s": 0.6, "resume_after_s": 0.8}
-LONG = (
-    "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
-    "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world. "
-    "Nobody knows who told them first, and nobody needs to know, as long as somebody tells them again."
-)
-NEAR_WORDS = 2
+LONG = f"{STORY} Nobody knows who told them first, and nobody needs to know, as long as somebody tells them again."
 TURNS = 6
 SILENT_MS = 200  # from the key to silence
 

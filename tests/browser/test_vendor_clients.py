@@ -18,8 +18,9 @@ from openai import AsyncOpenAI
 
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.agent.test_spoken import QUICK
 from tests.browser.speaking import say, speaking_page
-from tests.browser.test_talk_agent import LONG, QUICK
+from tests.browser.test_talk_agent import LONG
 from tests.certificates import make_certificate
 from tests.measure.chromium import DevTools, Page, chromium
 from tests.support import running_node, until

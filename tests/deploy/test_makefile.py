@@ -12,16 +12,22 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NO_WHEEL = "ERROR: No matching distribution found for onnxruntime"  # on Alpine, and on armv7
+GPU = "echo GPU 0: one"  # what `nvidia-smi` does
+
+
+def script(path: Path, body: str) -> Path:
+    """A program of the shell, in a folder that may be new."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
 
 
 def installed(folder: Path, *, onnxruntime: str = "", voice: str = "") -> subprocess.CompletedProcess[str]:
     """Make the target that `make serve` needs; pip fails with these words for what they are of."""
-    python = folder / "bin" / "python"
-    python.parent.mkdir()
     cases = {"no-deps*onnxruntime": onnxruntime, "voice": voice}
     fails = [f"*{what}*) echo '{words}' >&2; exit 1 ;;" for what, words in cases.items() if words]
-    python.write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\ncase "$*" in {" ".join(fails)} *) ;; esac\n')
-    python.chmod(0o755)
+    script(folder / "bin" / "python", f'echo "$@" >>{folder}/asked\ncase "$*" in {" ".join(fails)} *) ;; esac')
     return made(folder, f"{folder}/base")
 
 
@@ -43,13 +49,9 @@ def test_the_natural_voice_is_installed_with_the_rest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_node_on_a_gpu_has_compiled_what_its_flags_ask_for_before_it_starts(tmp_path: Path, fails: bool) -> None:
     """Whether its kernels can be compiled or not."""
-    (tmp_path / "bin").mkdir()
-    node = tmp_path / "bin" / "agent-tts"
-    node.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n' + '[ "$1" != compile ]\n' * fails)
-    node.chmod(0o755)
-    for name, does in {"bin/python": "exit 0", "nvidia-smi": "echo GPU 0: one"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
-        (tmp_path / name).chmod(0o755)
+    script(tmp_path / "bin" / "agent-tts", f'echo "$@" >>{tmp_path}/asked\n' + '[ "$1" != compile ]' * fails)
+    script(tmp_path / "bin" / "python", "exit 0")
+    script(tmp_path / "nvidia-smi", GPU)
     (tmp_path / "qwen").touch()
     done = made(tmp_path, f"--assume-old={tmp_path}/qwen", "serve-qwen", "ARGS=--slots 8", path=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -85,8 +87,7 @@ def test_any_other_failure_is_one(tmp_path: Path, of: str, words: str) -> None:
 # ---------------------------------------------------------------- the virtual environment
 
 # A Python of some version, which makes environments of its own kind; what they are asked to install they note.
-PYTHON = """#!/bin/sh
-case "$*" in
+PYTHON = """case "$*" in
     --version) echo Python {version}.9 ;;
     *version_info*"<"*) exit {too_old} ;;
     *version_info*) echo Python {version} ;;
@@ -97,11 +98,8 @@ esac
 
 
 def python(folder: Path, version: str, *, fails: int = 0) -> Path:
-    script = folder / f"python{version}"
-    too_old = int(version == "3.10")
-    script.write_text(PYTHON.format(version=version, too_old=too_old, script=script, fails=fails, folder=folder))
-    script.chmod(0o755)
-    return script
+    path, too_old = folder / f"python{version}", int(version == "3.10")
+    return script(path, PYTHON.format(version=version, too_old=too_old, script=path, fails=fails, folder=folder))
 
 
 def test_the_oldest_python_is_that_of_the_package() -> None:
@@ -116,8 +114,7 @@ def test_the_oldest_python_is_that_of_the_package() -> None:
 
 @pytest.mark.parametrize("target", ["serve", "serve-qwen", "agent", "check", "quick", "test", "release-check"])
 def test_a_python_that_is_too_old_is_told_in_a_line_before_anything_is_made(tmp_path: Path, target: str) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: one\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    script(tmp_path / "nvidia-smi", GPU)
     venv, old = tmp_path / "venv", python(tmp_path, "3.10")
     done = made(venv, target, f"PYTHON={old}", path=tmp_path)
     said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
@@ -174,8 +171,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize("smi", [None, "echo No devices were found; exit 6", "echo NVIDIA-SMI has failed >&2; exit 9"])
 def test_without_a_gpu_nothing_is_installed_for_one(tmp_path: Path, smi: str | None) -> None:
     if smi is not None:
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
+        script(tmp_path / "nvidia-smi", smi)
     venv = tmp_path / "venv"
     done = made(venv, "serve-qwen", f"PYTHON={python(tmp_path, '3.12')}", path=tmp_path)
     assert done.returncode != 0
@@ -184,8 +180,7 @@ def test_without_a_gpu_nothing_is_installed_for_one(tmp_path: Path, smi: str | N
 
 
 def test_with_a_gpu_the_sizes_come_before_the_downloads_whose_progress_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: one\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    script(tmp_path / "nvidia-smi", GPU)
     venv = tmp_path / "venv"
     done = made(venv, "serve-qwen", f"PYTHON={python(tmp_path, '3.12')}", path=tmp_path)
     assert "13.6 GB together" in done.stdout

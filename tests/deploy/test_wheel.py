@@ -34,18 +34,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(build, check=True, capture_output=True, timeout=60)
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "env")
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        folder / "env",
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-    ]
-    subprocess.run(pip, check=True, capture_output=True, timeout=60)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", folder / "env"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True, capture_output=True, timeout=60)
     return folder / "env" / "bin"
 
 

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from agent_tts.config.settings import Settings
-from agent_tts.engine.factory import create_loop
 from agent_tts.options import SpeechOptions
 from agent_tts.serve.connections import CONNECTION
 from agent_tts.serve.node import Node
 from agent_tts.speech.service import SpeechService
-from tests.in_process import InProcessEngine
-from tests.support import app_with, until
+from tests.support import app_with, in_this_loop, until
 
 TEXT = "one two three four five six seven eight "
 ENOUGH = 400  # awaits; every run has fewer
@@ -141,7 +139,7 @@ class Channel:
 async def local_node() -> AsyncIterator[tuple[Node, Any]]:
     """A node whose engine runs in this event loop."""
     settings = Settings(engine="tone", lead_ms=60_000)
-    app = app_with(settings, lambda events, lost: InProcessEngine(create_loop(settings), events, lost))
+    app = app_with(settings, in_this_loop(settings))
     async with app.router.lifespan_context(app):
         node: Node = app.state.node
         await until(lambda: node.service.ready)
@@ -186,8 +184,7 @@ async def test_f17_a_websocket_connection() -> None:
 
 @pytest.mark.parametrize("drain", [False, True])
 async def test_f17_speech_and_service(drain: bool) -> None:
-    settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+    service = SpeechService([in_this_loop(Settings(engine="tone"))])
     await service.start()
     await until(lambda: service.ready)
 
@@ -215,8 +212,7 @@ async def test_f17_speech_and_service(drain: bool) -> None:
 
 async def test_f17_cancelled_reads_lose_no_audio() -> None:
     """Guards the docstring of `Utterance.next`. Mutation: the `popleft` before an await."""
-    settings = Settings(engine="tone")
-    service = SpeechService([lambda events, lost: InProcessEngine(create_loop(settings), events, lost)])
+    service = SpeechService([in_this_loop(Settings(engine="tone"))])
     await service.start()
     whole = service.open(SpeechOptions(lead_ms=None))
     whole.write(TEXT)

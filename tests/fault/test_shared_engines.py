@@ -16,11 +16,10 @@ import pytest
 from agent_tts.errors import EngineLost
 from agent_tts.ipc.engine_link import EngineLink
 from agent_tts.ipc.engine_process import EngineProcess, engine_processes
-from agent_tts.options import SpeechOptions
 from agent_tts.speech.service import SpeechService
-from agent_tts.speech.utterance import Utterance
 from tests.fault.engines import BACK_S, begin, hear, kill
 from tests.ipc.listener import tone_settings
+from tests.speech.test_moving import occupy
 from tests.support import until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors are passed")
@@ -77,15 +76,6 @@ async def owned(**values: Any) -> AsyncIterator[Owner]:
     finally:
         for service in (*owner.fronts, owner.service):
             await service.close()
-
-
-async def occupy(front: SpeechService, count: int) -> list[Utterance]:
-    """Speech for many seconds in so many slots, in the order of their engines."""
-    held = [front.open(SpeechOptions(lead_ms=80)) for _ in range(count)]
-    for speech in held:
-        speech.write("word " * 100)
-    await until(lambda: all(speech.started for speech in held))
-    return sorted(held, key=lambda speech: speech.engine)
 
 
 @pytest.mark.slow

@@ -43,25 +43,15 @@ _CARTESIA = {
 }
 _ELEVENLABS: list[str | dict[str, Any]] = [
     {"text": " ", "voice_settings": {"stability": 0.5, "speed": 1.0}, "context_id": "e", "xi_api_key": "k"},
-    {"text": "Hello there. ", "context_id": "e", "try_trigger_generation": True},
-    T,
-    {"context_id": "e", "flush": True},
-    T * 2,
-    {"text": "", "context_id": "e"},
-    {"context_id": "e", "close_context": True},
-    T * 3,
-    {"text": ""},
-    {"close_socket": True},
+    *({"text": "Hello there. ", "context_id": "e", "try_trigger_generation": True}, T),
+    *({"context_id": "e", "flush": True}, T * 2, {"text": "", "context_id": "e"}),
+    *({"context_id": "e", "close_context": True}, T * 3, {"text": ""}, {"close_socket": True}),
 ]
 _DIALOGUE: list[str | dict[str, Any]] = [
     {"voices": ["tone-660", "tone-440"], "context_id": "d", "xi_api_key": "k"},
-    {"inputs": [{"text": "Hello ", "voice_id": "tone-660"}], "context_id": "d"},
-    T,
-    {"inputs": [{"text": "[laughs] there.", "voice_id": "tone-440", "new_turn": True}], "context_id": "d"},
-    T * 2,
-    {"inputs": [], "context_id": "d", "flush": True},
-    {"context_id": "d", "close_context": True},
-    T * 3,
+    *({"inputs": [{"text": "Hello ", "voice_id": "tone-660"}], "context_id": "d"}, T),
+    *({"inputs": [{"text": "[laughs] there.", "voice_id": "tone-440", "new_turn": True}], "context_id": "d"}, T * 2),
+    *({"inputs": [], "context_id": "d", "flush": True}, {"context_id": "d", "close_context": True}, T * 3),
     {"close_socket": True},
 ]
 TALK = {
@@ -85,12 +75,9 @@ TALK = {
     ],
     "/tts/websocket": [
         _lines(
-            {**_CARTESIA, "transcript": "Hello ", "continue": True},
-            T * 3,
-            {**_CARTESIA, "transcript": "there.", "continue": True, "flush": True},
-            T * 3,
-            {"context_id": "c", "cancel": True},
-            T * 2,
+            *({**_CARTESIA, "transcript": "Hello ", "continue": True}, T * 3),
+            *({**_CARTESIA, "transcript": "there.", "continue": True, "flush": True}, T * 3),
+            *({"context_id": "c", "cancel": True}, T * 2),
             {**_CARTESIA, "transcript": "", "continue": False, "context_id": "d"},
             T * 3,
         )
@@ -98,14 +85,9 @@ TALK = {
     "/v2/speak": [
         _lines(
             "\x02model=flux-aurora-en&encoding=linear16&sample_rate=24000",
-            {"type": "Configure", "speed": 1.1},
-            {"type": "Speak", "text": "Hello "},
-            {"type": "Speak", "text": "there."},
-            T * 3,
-            {"type": "Interrupt", "playback_offset": {"audio_played_ms": 80}},
-            T * 2,
-            {"type": "Flush"},
-            T * 3,
+            *({"type": "Configure", "speed": 1.1}, {"type": "Speak", "text": "Hello "}),
+            *({"type": "Speak", "text": "there."}, T * 3),
+            *({"type": "Interrupt", "playback_offset": {"audio_played_ms": 80}}, T * 2, {"type": "Flush"}, T * 3),
             {"type": "KeepAlive"},
             {"type": "Close"},
         )
@@ -113,28 +95,16 @@ TALK = {
     "/v1/speak": [
         _lines(
             "\x02model=aura-2-thalia-en&encoding=linear16&sample_rate=24000",
-            {"type": "Speak", "text": "Hello there. "},
-            {"type": "Flush"},
-            T * 3,
-            {"type": "Speak", "text": "More."},
-            {"type": "Clear"},
-            T * 2,
-            {"type": "KeepAlive"},
-            {"type": "Close"},
+            *({"type": "Speak", "text": "Hello there. "}, {"type": "Flush"}, T * 3, {"type": "Speak", "text": "More."}),
+            *({"type": "Clear"}, T * 2, {"type": "KeepAlive"}, {"type": "Close"}),
         )
     ],
     "/v1/jambonz": [
         _lines(
             "\x02voice=tone-660&language=en-US&sampleRate=8000",
-            {"type": "stream", "text": "Hello there."},
-            {"type": "flush"},
-            T * 3,
-            {"type": "stream", "text": "More, that is"},
-            {"type": "stream", "text": "cut off."},
-            T * 2,
-            {"type": "stop"},
-            T * 2,
-            {"type": "keepalive"},
+            *({"type": "stream", "text": "Hello there."}, {"type": "flush"}, T * 3),
+            *({"type": "stream", "text": "More, that is"}, {"type": "stream", "text": "cut off."}, T * 2),
+            *({"type": "stop"}, T * 2, {"type": "keepalive"}),
         )
     ],
     "/v1/text-to-speech/{voice_id}/stream-input": [_lines("\x02output_format=pcm_24000", *_ELEVENLABS)],
@@ -144,10 +114,7 @@ TALK = {
     "/v1/audio/speech/stream": [
         _lines(
             {"type": "session.config", "voice": "tone-660", "response_format": "pcm", "split_granularity": "sentence"},
-            {"type": "input.text", "text": "Hello there. "},
-            T * 3,
-            {"type": "input.cancel"},
-            {"type": "input.done"},
+            *({"type": "input.text", "text": "Hello there. "}, T * 3, {"type": "input.cancel"}, {"type": "input.done"}),
             T * 3,
         )
     ],

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent_tts.bench.statistics import background
 from agent_tts.errors import BadMessage
 from agent_tts.serve.transports.sdp import MAX_LINES, read_offer
 from tests.examples import examples
@@ -125,12 +126,8 @@ async def watched_loop(most_s: float) -> AsyncIterator[None]:
             await asyncio.sleep(0.005)
             longest = max(longest, time.thread_time() - before)
 
-    task = asyncio.create_task(probe())
-    try:
+    async with background(probe(), "probe"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     assert longest < most_s, f"the event loop was busy for {longest:.3f} s"
 
 

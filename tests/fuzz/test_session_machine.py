@@ -31,7 +31,6 @@ class SessionMachine(RuleBasedStateMachine):
         self.session, self.service, self.link = self.talk.session, self.talk.service, self.talk.link
         # The model: contexts by number -> [id, state, next first_sample]; state is open, started, cancelled or done.
         self.contexts: dict[int, list[Any]] = {}
-        self.unnumbered: dict[str, int] = {}
         self.pings = 0
 
     def tell(self, type_: str, **fields: Any) -> None:

@@ -111,10 +111,10 @@ def say(speech: Utterance, *pieces: str) -> Hearing:
     return Hearing(speech)
 
 
-async def occupy(service: SpeechService) -> list[Utterance]:
-    """Take all slots, with speech for some seconds."""
-    options = SpeechOptions(lead_ms=80)
-    held = [service.open(options) for engine in service.engines for _ in range(engine.slots)]
+async def occupy(service: SpeechService, count: int | None = None) -> list[Utterance]:
+    """Take so many slots, or all, with speech for some seconds. In the order of their engines."""
+    count = count or sum(engine.slots for engine in service.engines)
+    held = [service.open(SpeechOptions(lead_ms=80)) for _ in range(count)]
     for speech in held:
         speech.write("word " * 100)
     await until(lambda: all(speech.started for speech in held))

@@ -12,18 +12,10 @@ def codes() -> Iterator[int]:
     return chain(range(0x20001), range(0x2F800, 0x2FA20), range(0xE0000, 0xE01F0), (0xF0000, 0x10FFFF))
 
 
-def test_scripts_without_spaces_are_cjk() -> None:
-    """Han, kana and bopomofo of every block."""
+def test_scripts_without_spaces_are_cjk_and_letters_of_others_make_words() -> None:
+    """Han, kana and bopomofo of every block; Hangul is written with spaces. Marks and the end of a text are neither."""
     assert not [ch for ch in "你アぁ々ｱ豈ㄅㇰ𠮷" if not chars.is_cjk(ch) or chars.is_word(ch)]
-
-
-def test_letters_of_other_scripts_make_words() -> None:
-    """Hangul is written with spaces."""
     assert not [ch for ch in "aéжก한7مअ" if not chars.is_word(ch) or chars.is_cjk(ch)]
-
-
-def test_punctuation_and_marks_are_neither() -> None:
-    """Nor the empty string at the end of a look-ahead."""
     assert not [ch for ch in (*"。「゙-_\u0301", "") if chars.is_word(ch) or chars.is_cjk(ch)]
 
 

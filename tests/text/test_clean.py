@@ -324,13 +324,9 @@ def test_characters_keep_their_offsets() -> None:
         ]
 
 
-def test_line_breaks_are_kept() -> None:
-    """They end clauses; block tags and fences count as line breaks."""
+def test_line_breaks_and_no_break_spaces_are_kept() -> None:
+    """Block tags and fences are breaks, which end clauses; entities are spaces, too, which join words."""
     assert "".join(ch for ch, _ in passed("a\r\nb<br>c```x```d")) == "a,\nb,\nc,\nd"
-
-
-def test_no_break_spaces_are_kept() -> None:
-    """They join words; also as entities."""
     assert "".join(ch for ch, _ in passed("a\u202fb&nbsp;c")) == "a\u00a0b\u00a0c"
 
 

@@ -23,14 +23,11 @@ from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from agent_tts.agent.realtime.ear import PATIENCE_S
 from tests.agent.llm_server import running_llm
 from tests.agent.node import RunningAgent, running_agent
+from tests.agent.test_spoken import LONG
 from tests.integrations.pipecat.pipeline import running
 from tests.recogniser import recognise
 from tests.support import ended, until
 
-LONG = (
-    "Winter nights are long and cold, and so people have always told each other stories by the fire. Some of these "
-    "stories are very old. They tell of ships, of kings, and of a bird that could speak every language of the world."
-)
 UMBRELLA = "She bought a yellow umbrella."
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "open_door", "arguments": '{"wide":true}'}}
 PIECE = 4_800  # bytes: 100 ms of 24 kHz pcm_s16le
@@ -39,10 +36,6 @@ LIMIT_S = 30.0
 
 def text_item(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-
-
-def words(pcm: bytes) -> str:
-    return recognise(pcm)
 
 
 class Caller:
@@ -107,7 +100,7 @@ async def test_text_becomes_speech_without_speech_recognition() -> None:
         done = await caller.wait("response.done")
         assert done.response.status == "completed"
         assert done.response.output[0].content[0].transcript == UMBRELLA
-        assert words(caller.pcm) == "she bought a yellow umbrella"
+        assert recognise(caller.pcm) == "she bought a yellow umbrella"
         spoken = "".join(event.delta for event in caller.of("response.output_audio_transcript.delta"))
         assert spoken == UMBRELLA
         first = next(event.type for event in caller.events if "delta" in event.type)
@@ -140,7 +133,7 @@ async def test_a_spoken_conversation_with_an_interruption_keeps_what_was_heard()
             assert done.response.status_details.reason == "turn_detected"
             await caller.wait("response.done", 2)
             await talking
-            assert words(caller.pcm) == "she bought a yellow umbrella"
+            assert recognise(caller.pcm) == "she bought a yellow umbrella"
         starts = {e.delta: e.start_time for e in caller.of("response.output_audio_transcript.delta")[:8]}
         assert min(starts.values()) == 0
         (_, first), (role, told), (_, again) = llm.history()
@@ -228,7 +221,7 @@ async def test_openais_agents_run_a_tool_and_hear_the_user() -> None:
                 await session.send_message("Open the door.")
                 await until(lambda: any(event.type == "audio_end" for event in found), LIMIT_S)
                 assert opened == [True]
-                assert words(pcm()) == "she bought a yellow umbrella"
+                assert recognise(pcm()) == "she bought a yellow umbrella"
                 asked = server.requests[1]
                 assert [message["role"] for message in asked] == ["system", "user", "assistant", "tool"]
                 assert (asked[0]["content"], asked[-1]["content"]) == ("Be brief.", "open")
@@ -297,7 +290,7 @@ async def test_livekits_class_talks_calls_a_function_and_is_interrupted() -> Non
                 await session.update_chat_ctx(context)
                 text, pcm, _ = await collected(await session.generate_reply())
                 assert text == UMBRELLA
-                assert words(pcm) == "she bought a yellow umbrella"
+                assert recognise(pcm) == "she bought a yellow umbrella"
                 assert [message["role"] for message in server.requests[1]] == ["system", "user", "assistant", "tool"]
                 for frame in frames(question + SILENCE):
                     session.push_audio(frame)
@@ -342,7 +335,7 @@ async def test_pipecats_class_answers_text_and_speech() -> None:
             await until(lambda: "".join(pipeline.words) == UMBRELLA, LIMIT_S)
             await asyncio.sleep(0.5)
             first, told = pipeline.pcm(), len(pipeline.words)
-            assert words(first) == "she bought a yellow umbrella"
+            assert recognise(first) == "she bought a yellow umbrella"
             for frame in frames(question):
                 await pipeline.send(InputAudioRawFrame(frame.data.tobytes(), 24_000, 1))
                 await asyncio.sleep(0.05)

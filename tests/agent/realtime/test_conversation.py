@@ -84,11 +84,22 @@ class Talk:
 
     def prompt(self) -> list[tuple[str, str]]:
         """What the next response asks the language model, which is then cancelled."""
-        self.send("response.create")
-        (asked,) = [order for order in self.orders() if isinstance(order, Answer)]
+        self.orders()
+        asked = self.ask()
         self.send("response.cancel")
         self.orders()
         return [(each["role"], each.get("content", "")) for each in asked.messages]
+
+    def ask(self, **fields: Any) -> Answer:
+        """What a response asks the language model at once, as the only order."""
+        self.send("response.create", **fields)
+        (asked,) = self.orders()
+        return typed(Answer, asked)
+
+    def recognise(self, words: str) -> None:
+        """The words of the turn that the only order is about."""
+        (heard,) = self.orders()
+        self.rules.recognised(typed(Recognise, heard).item_id, words)
 
     def turn(self, start_ms: int = 0, end_ms: int = 900) -> None:
         """A voice is detected."""
@@ -120,26 +131,18 @@ def talk() -> Talk:
 
 def test_a_typed_turn_is_spoken(talk: Talk) -> None:
     talk.write("Hello?")
-    talk.send("response.create", response={"metadata": {"mine": "1"}})
-    (asked,) = talk.orders()
+    asked = talk.ask(response={"metadata": {"mine": "1"}})
     assert asked.messages == [{"role": "user", "content": "Hello?"}]
     talk.rules.spoken([SpokenWord("Good", 0.0, False)], SECOND)
     talk.rules.spoken([SpokenWord("day.", 0.9, False)], b"")
     talk.rules.answered()
     told = talk.told()
     assert [event["type"] for event in told] == [
-        "response.output_item.added",
-        "conversation.item.added",
-        "response.content_part.added",
-        "response.output_audio_transcript.delta",
-        "response.output_audio.delta",
-        "response.output_audio_transcript.delta",
-        "response.output_audio.done",
-        "response.output_audio_transcript.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "conversation.item.done",
-        "response.done",
+        *("response.output_item.added", "conversation.item.added", "response.content_part.added"),
+        *("response.output_audio_transcript.delta", "response.output_audio.delta"),
+        *("response.output_audio_transcript.delta", "response.output_audio.done"),
+        *("response.output_audio_transcript.done", "response.content_part.done", "response.output_item.done"),
+        *("conversation.item.done", "response.done"),
     ]
     assert "".join(e["delta"] for e in told if e["type"].endswith("transcript.delta")) == "Good day."
     assert told[-1]["response"]["status"] == "completed"
@@ -188,14 +191,10 @@ def test_a_detected_turn_is_answered_when_its_words_are_known(talk: Talk) -> Non
     talk.orders()
     talk.turn()
     assert talk.kinds() == [
-        "input_audio_buffer.speech_started",
-        "input_audio_buffer.speech_stopped",
-        "input_audio_buffer.committed",
-        "conversation.item.added",
-        "conversation.item.done",
+        *("input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped", "input_audio_buffer.committed"),
+        *("conversation.item.added", "conversation.item.done"),
     ]
-    (heard,) = talk.orders()
-    talk.rules.recognised(typed(Recognise, heard).item_id, "Hello.")
+    talk.recognise("Hello.")
     assert talk.kinds() == ["conversation.item.input_audio_transcription.completed", "response.created"]
     (asked,) = talk.orders()
     assert asked.messages == [{"role": "user", "content": "Hello."}]
@@ -206,15 +205,13 @@ def test_a_turn_beside_a_response_that_goes_on_is_not_answered(talk: Talk) -> No
     talk.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
     talk.answer("One", finish=False)
     talk.turn()
-    (heard,) = talk.orders()
-    talk.rules.recognised(heard.item_id, "Hm.")
+    talk.recognise("Hm.")
     assert "response.created" not in talk.kinds()
 
 
 def test_a_detected_turn_without_words_is_not_answered(talk: Talk) -> None:
     talk.turn()
-    (heard,) = talk.orders()
-    talk.rules.recognised(heard.item_id, "")
+    talk.recognise("")
     assert talk.rules.response is None
     assert talk.orders() == []
 
@@ -249,8 +246,7 @@ def test_functions_are_the_clients(talk: Talk) -> None:
     result = {"type": "function_call_output", "call_id": "call_a", "output": "open"}
     talk.send("conversation.item.create", item=result)
     talk.orders()
-    talk.send("response.create")
-    (asked,) = talk.orders()
+    asked = talk.ask()
     assert [tool.name for tool in asked.settings.tools] == ["door"]
     function = {"name": "door", "arguments": '{"wide":true}'}
     assert asked.messages == [  # the call without a result is left out: chat completions refuse it
@@ -279,8 +275,7 @@ def test_system_messages_at_the_beginning_are_instructions(talk: Talk) -> None:
     talk.write("Hello.")
     talk.write("Be quick.", role="system")
     talk.orders()
-    talk.send("response.create")
-    (asked,) = talk.orders()
+    asked = talk.ask()
     assert asked.instructions == "Be brief.\n\nBe kind."
     assert [each["role"] for each in asked.messages] == ["user", "system"]
 
@@ -289,8 +284,7 @@ def test_a_response_beside_the_conversation_leaves_nothing_in_it(talk: Talk) -> 
     talk.write("Hello.")
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Which mood?"}]}
     settings = {"conversation": "none", "output_modalities": ["text"], "instructions": "Classify.", "input": [item]}
-    talk.send("response.create", response=settings)
-    (asked,) = talk.orders()
+    asked = talk.ask(response=settings)
     assert asked.instructions == "Classify."
     assert not asked.settings.speaks
     assert asked.messages == [{"role": "user", "content": "Which mood?"}]
@@ -332,15 +326,8 @@ def test_what_is_not_supported_is_told_in_openais_form() -> None:
     assert error(talk.told())["code"] == "invalid_json"
 
 
-VAD = {
-    "type": "server_vad",
-    "threshold": 0.7,
-    "prefix_padding_ms": 100,
-    "silence_duration_ms": 700,
-    "create_response": False,
-    "interrupt_response": True,
-    "idle_timeout_ms": 6_000,
-}
+VAD: dict[str, Any] = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 100, "silence_duration_ms": 700}
+VAD |= {"create_response": False, "interrupt_response": True, "idle_timeout_ms": 6_000}
 
 
 @pytest.mark.parametrize(
@@ -406,16 +393,12 @@ def test_a_silence_behind_the_answer_is_answered_once(talk: Talk) -> None:
     talk.rules.heard_until(72_700)
     told = talk.told()
     assert [event["type"] for event in told] == [
-        "input_audio_buffer.timeout_triggered",
-        "input_audio_buffer.committed",
-        "conversation.item.added",
-        "conversation.item.done",
-        "response.created",
+        *("input_audio_buffer.timeout_triggered", "input_audio_buffer.committed", "conversation.item.added"),
+        *("conversation.item.done", "response.created"),
     ]
     assert (told[0]["audio_start_ms"], told[0]["audio_end_ms"]) == (67_700, 72_700)
     assert told[0]["item_id"] == told[1]["item_id"]
-    (heard,) = talk.orders()
-    talk.rules.recognised(heard.item_id, "")
+    talk.recognise("")
     (asked,) = talk.orders()
     assert asked.messages[-1]["role"] == "assistant"
     talk.rules.failed("no answer")
@@ -450,8 +433,7 @@ def test_what_the_assistant_says_in_a_row_is_one_message(talk: Talk) -> None:
     talk.write("It is", "assistant")
     talk.write("ten.", "assistant")
     talk.orders()
-    talk.send("response.create")
-    (asked,) = talk.orders()
+    asked = talk.ask()
     (first, result, last) = asked.messages
     assert (first["content"], len(first["tool_calls"]), result["role"]) == ("Wait.", 1, "tool")
     assert last == {"role": "assistant", "content": "It is\nten."}
@@ -463,8 +445,7 @@ def test_a_result_is_asked_once_however_many_calls_have_its_id(talk: Talk) -> No
         talk.send("conversation.item.create", item={"type": "function_call", "call_id": "a", "name": "look"})
     talk.send("conversation.item.create", item={"type": "function_call_output", "call_id": "a", "output": "x" * 60_000})
     talk.orders()
-    talk.send("response.create")
-    (asked,) = talk.orders()
+    asked = talk.ask()
     (call, result) = asked.messages
     assert (len(call["tool_calls"]), result["content"]) == (1, "x" * 60_000)
 
@@ -540,13 +521,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
+SERVER_VAD = {"type": "server_vad"}
 DETECTION = st.sampled_from(
-    [
-        None,
-        {"type": "server_vad", "idle_timeout_ms": 5_000},
-        {"type": "semantic_vad"},
-        {"type": "server_vad", "create_response": False},
-    ]
+    [None, SERVER_VAD | {"idle_timeout_ms": 5_000}, {"type": "semantic_vad"}, SERVER_VAD | {"create_response": False}]
 )
 MESSAGES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.builds(lambda d: {"type": "session.update", "session": {"audio": {"input": {"turn_detection": d}}}}, DETECTION),
@@ -763,8 +740,7 @@ def test_a_user_who_speaks_on_is_not_talked_over(talk: Talk) -> None:
     talk.rules.recognised(first.item_id, "My train")
     assert talk.rules.response is None
     talk.rules.speech_stopped(1_900)
-    (second,) = talk.orders()
-    talk.rules.recognised(second.item_id, "leaves at seven.")
+    talk.recognise("leaves at seven.")
     (asked,) = talk.orders()
     assert [each["content"] for each in asked.messages] == ["My train", "leaves at seven."]
     assert talk.kinds().count("response.created") == 1

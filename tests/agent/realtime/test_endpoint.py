@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -20,12 +20,11 @@ from websockets.typing import Subprotocol
 
 from agent_tts.agent.realtime.conversation import Conversation, read
 from agent_tts.agent.realtime.session import ANSWERS_BURST, MAX_EVENTS
-from agent_tts.agent.server import AgentServer
 from agent_tts.errors import AtCapacity
 from agent_tts.serve.routes.http import PARSED_AT_ONCE
 from tests.agent.llm_server import call, running_llm, status, stream
 from tests.agent.node import RunningAgent, running_agent
-from tests.support import app_of, logged, running_app, settings_of, until
+from tests.support import logged, until
 
 KEY = "correct-horse-battery-staple"
 LIMIT_S = 20.0
@@ -56,14 +55,20 @@ async def refused(agent: RunningAgent, **options: Any) -> tuple[int, str]:
     return response.status_code, json.loads(response.body or b"")["error"]["code"]
 
 
-@asynccontextmanager
-async def running(**settings: Any) -> AsyncIterator[RunningAgent]:
+def running(**settings: Any) -> AbstractAsyncContextManager[RunningAgent]:
     """An agent with one place and these settings of its node."""
-    agent = {"llm": {"base_url": "http://127.0.0.1:9/v1"}, "stt": {"kind": "none"}, "calls": 1}
-    made = settings_of(engine="espeak", agent=agent, **settings)
-    server = AgentServer(made.agent)
-    async with running_app(app_of(made, server)) as node:
-        yield RunningAgent(node.url, node, server)
+    return running_agent(calls=1, node=settings)
+
+
+async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
+    await socket.send(json.dumps({"type": kind, **fields}))
+
+
+async def respond(socket: ClientConnection, **response: Any) -> dict[str, Any]:
+    """Ask for a response; returns it when it is done."""
+    await send(socket, "response.create", response=response)
+    found: dict[str, Any] = (await until_type(socket, "response.done"))["response"]
+    return found
 
 
 async def test_a_key_comes_in_a_header_or_as_browsers_send_it() -> None:
@@ -96,15 +101,15 @@ async def test_without_speech_recognition_audio_is_refused_once_and_no_sign_of_l
     async with running_agent(idle_s=1.0) as agent, session(agent) as socket:
         audio = base64.b64encode(bytes(48_000 * 8)).decode()  # a message larger than the native protocol's
         for _ in range(2):
-            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+            await send(socket, "input_audio_buffer.append", audio=audio)
         assert (await until_type(socket, "error"))["error"]["code"] == "speech_recognition_unavailable"
-        await socket.send('{"type":"input_audio_buffer.clear"}')
+        await send(socket, "input_audio_buffer.clear")
         assert json.loads(await socket.recv())["type"] == "input_audio_buffer.cleared"
-        silence = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(4_800)).decode()}
+        silence = base64.b64encode(bytes(4_800)).decode()
         with contextlib.suppress(ConnectionClosed):
             async with asyncio.timeout(LIMIT_S):
                 while True:
-                    await socket.send(json.dumps(silence))
+                    await send(socket, "input_audio_buffer.append", audio=silence)
                     await asyncio.sleep(0.05)
         assert socket.close_code == 1000
 
@@ -113,13 +118,11 @@ async def test_a_failing_language_model_fails_the_response_and_not_the_session()
     """What its server says is not for the client."""
     answers = (status(401), {"content": "Fine.", "finish_reason": "stop"})
     async with running_llm(*answers) as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        await socket.send('{"type":"response.create"}')
-        failed = (await until_type(socket, "response.done"))["response"]
+        failed = await respond(socket)
         assert failed["status"] == "failed"
         assert failed["status_details"]["error"]["message"] == "The language model's server does not accept the key."
         assert failed["output"] == []
-        await socket.send('{"type":"response.create"}')
-        assert (await until_type(socket, "response.done"))["response"]["status"] == "completed"
+        assert (await respond(socket))["status"] == "completed"
 
 
 async def test_a_full_node_says_in_the_session_when_to_ask_again() -> None:
@@ -130,8 +133,7 @@ async def test_a_full_node_says_in_the_session_when_to_ask_again() -> None:
             httpx.AsyncClient(base_url=agent.url, timeout=LIMIT_S) as http,
             http.stream("POST", "/v1/audio/speech", json=speech),
         ):
-            await socket.send('{"type":"response.create"}')
-            error = (await until_type(socket, "response.done"))["response"]["status_details"]["error"]
+            error = (await respond(socket))["status_details"]["error"]
         assert (error["type"], "at_capacity" in error["message"]) == ("server_error", True)
         assert error["retry_after_ms"] > 0
 
@@ -141,17 +143,15 @@ async def test_text_before_a_call_comes_before_it_in_the_output_and_the_next_que
     """Mutation: the message begins with its first sound; then the preamble looks like the answer."""
     calls = stream({"content": "I look."}, call(1, "look", "{bad", "a"), call(1, "look", {"x": 1}, "b"))
     async with running_llm(calls, "Fine.") as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        response = {"output_modalities": [modality], "tools": [{"type": "function", "name": "look"}]}
-        await socket.send(json.dumps({"type": "response.create", "response": response}))
-        output = (await until_type(socket, "response.done"))["response"]["output"]
+        tools = [{"type": "function", "name": "look"}]
+        output = (await respond(socket, output_modalities=[modality], tools=tools))["output"]
         assert [each["type"] for each in output] == ["message", "function_call", "function_call"]
         assert [each["arguments"] for each in output[1:]] == ["{bad", '{"x": 1}']
         assert "I look." in json.dumps(output[0])
         for each in output[1:]:
             item = {"type": "function_call_output", "call_id": each["call_id"], "output": "Ten."}
-            await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
-        await socket.send(json.dumps({"type": "response.create", "response": {"output_modalities": ["text"]}}))
-        await until_type(socket, "response.done")
+            await send(socket, "conversation.item.create", item=item)
+        await respond(socket, output_modalities=["text"])
         roles = [message["role"] for message in llm.requests[-1] if message["role"] != "system"]
         assert roles == ["assistant", "tool", "tool"]  # servers that check roles refuse two of the assistant
         asked = llm.requests[-1][-3]
@@ -162,27 +162,21 @@ async def test_text_before_a_call_comes_before_it_in_the_output_and_the_next_que
 async def test_an_answer_whose_stream_ends_without_a_reason_is_incomplete(modality: str) -> None:
     cut = stream({"content": "Winter nights are"}, finish=None)
     async with running_llm(cut) as llm, running_agent(llm.url) as agent, session(agent) as socket:
-        response = {"output_modalities": [modality]}
-        await socket.send(json.dumps({"type": "response.create", "response": response}))
-        done = (await until_type(socket, "response.done"))["response"]
+        done = await respond(socket, output_modalities=[modality])
         assert (done["status"], done["status_details"]) == ("incomplete", {"type": "incomplete"})
         assert done["output"][0]["status"] == "incomplete"
 
 
 async def test_nothing_of_a_cancelled_answer_comes_in_the_next_one() -> None:
-    """The next one is asked for in the same moment.
-
-    Mutation: `_OfAnswer` takes all frames after a start.
-    """
+    """The next one is asked for in the same moment. Mutation: `_OfAnswer` takes all frames after a start."""
     names = ("one", "two", "three", "four", "five", "six")
     answers = [f"{name}, {name}, {name}, {name}, {name}, {name}" for name in names]
     async with running_llm(*answers, token_s=0.0) as llm, running_agent(llm.url) as agent, session(agent) as socket:
         await socket.send('{"type":"response.create"}')
         for name in names:
             await until_type(socket, "response.output_audio.delta")
-            await socket.send('{"type":"response.cancel"}')
-            await socket.send('{"type":"response.create"}')
-            told = (await until_type(socket, "response.done"))["response"]["output"][0]["content"][0]["transcript"]
+            await send(socket, "response.cancel")
+            told = (await respond(socket))["output"][0]["content"][0]["transcript"]
             assert set(told.replace(",", " ").split()) == {name}
 
 
@@ -216,17 +210,11 @@ async def test_a_schema_reaches_the_language_model_as_it_is_and_an_answer_of_too
     tool = {"type": "function", "name": "open", "description": "Opens it.", "parameters": schema}
     answer = {"content": "Winter nights are", "finish_reason": "length"}
     async with running_llm("Fine.", answer) as llm, running_agent(llm.url) as agent, session(agent) as socket:
-
-        async def done(**response: Any) -> dict[str, Any]:
-            await socket.send(json.dumps({"type": "response.create", "response": response}))
-            found: dict[str, Any] = (await until_type(socket, "response.done"))["response"]
-            return found
-
-        await done(tools=[tool], output_modalities=["text"])
+        await respond(socket, tools=[tool], output_modalities=["text"])
         function = {name: value for name, value in tool.items() if name != "type"}
         assert llm.tools == [[{"type": "function", "function": function}]]
         for modality in ("text", "audio"):
-            cut = await done(max_output_tokens=3, output_modalities=[modality])
+            cut = await respond(socket, max_output_tokens=3, output_modalities=[modality])
             assert (cut["status"], cut["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
             assert "Winter nights are" in json.dumps(cut["output"])
 

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -160,13 +160,7 @@ async def test_audio_has_the_chosen_sample_rate(node: RunningNode, rate: Any) ->
 async def test_a_long_pause_of_the_llm_loses_no_text() -> None:
     async with running_node(engine="espeak", limits={"text_idle_s": 0.9}) as node, TTS(node.url) as speaker:
         failed = failures(speaker)
-        async with speaker.stream(conn_options=ONCE) as stream:
-            stream.push_text("One two, ")
-            listening = asyncio.create_task(_all(stream))
-            await asyncio.sleep(2.5)
-            stream.push_text("three four.")
-            stream.end_input()
-            events = await listening
+        events = await with_a_pause(speaker, asyncio.sleep(2.5))
     assert "".join(words(events)) == "One two, three four."
     assert spans(events) == sorted(spans(events))
     assert spans(events)[-1][1] == pytest.approx(sum(event.frame.duration for event in events), abs=0.4)
@@ -177,19 +171,27 @@ async def test_a_long_pause_of_the_llm_loses_no_text() -> None:
 async def test_a_reply_goes_on_after_it_gave_its_slot_to_others() -> None:
     async with running_node(engine="espeak", slots=1) as node, TTS(node.url) as speaker, connect(node.url) as other:
         failed = failures(speaker)
-        async with speaker.stream(conn_options=ONCE) as stream:
-            stream.push_text("One two, ")
-            listening = asyncio.create_task(_all(stream))
+
+        async def others() -> None:
             await asyncio.sleep(3)
             async with other.begin() as waiting:
                 waiting.write("Somebody else.")
                 waiting.end()
                 assert [piece async for piece in waiting]
-            stream.push_text("three four.")
-            stream.end_input()
-            events = await listening
+
+        events = await with_a_pause(speaker, others())
     assert "".join(words(events)) == "One two, three four."
     assert failed == []
+
+
+async def with_a_pause(speaker: TTS, pause: Awaitable[None]) -> list[tts.SynthesizedAudio]:
+    async with speaker.stream(conn_options=ONCE) as stream:
+        stream.push_text("One two, ")
+        listening = asyncio.create_task(_all(stream))
+        await pause
+        stream.push_text("three four.")
+        stream.end_input()
+        return await listening
 
 
 async def _all(stream: tts.SynthesizeStream) -> list[tts.SynthesizedAudio]:

@@ -91,13 +91,18 @@ async def test_packets_leave_every_20_ms() -> None:
     assert max(listener.late) < 2e-3
 
 
-async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
+async def stalled(before: int, stood_s: float, after: int) -> Listener:
     clock = Stalling()
     listener = Listener(PacketClock(clock))
-    await packets(listener, 50)
-    clock.stood_s = 0.5
-    await packets(listener, 60)
+    await packets(listener, before)
+    clock.stood_s = stood_s
+    await packets(listener, after)
     listener.leave()
+    return listener
+
+
+async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
+    listener = await stalled(50, 0.5, 60)
     assert listener.late[50] == pytest.approx(0.5, abs=2e-3)
     assert max(listener.late[51:]) <= PACKET_S, "packets stay late"
     assert listener.pts[50] - listener.pts[49] in (25 * PACKET_TICKS, 26 * PACKET_TICKS), "RTP time lacks the pause"
@@ -105,12 +110,7 @@ async def test_a_stall_of_500_ms_loses_no_packet_and_leaves_no_delay() -> None:
 
 
 async def test_a_stall_of_150_ms_is_caught_up_at_double_speed() -> None:
-    clock = Stalling()
-    listener = Listener(PacketClock(clock))
-    await packets(listener, 10)
-    clock.stood_s = 0.15
-    await packets(listener, 40)
-    listener.leave()
+    listener = await stalled(10, 0.15, 40)
     assert set(np.diff(listener.pts)) == {PACKET_TICKS}
     assert min(np.diff(listener.left_at)) == pytest.approx(PACKET_S / 2, abs=2e-3)
     assert max(listener.late[26:]) < 2e-3
