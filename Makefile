@@ -33,7 +33,7 @@ agent: $(VENV)/agent ## a node for spoken conversations: Whisper (downloaded onc
 test: $(VENV)/pyvenv.cfg tools $(VENV)/dev lint ## lint, types and all tests (ARGS="-k words" selects some)
 	@$(MAKE) --no-print-directory --jobs 2 types all-tests
 
-quick: $(VENV)/dev lint ## lint, types, and all tests that need no process, socket or browser
+quick: $(VENV)/dev lint ## lint, types, and all tests that need no process, socket, browser or whole model
 	@$(MAKE) --no-print-directory --jobs 2 types quick-tests
 
 check: lint types ## format, lint and types
@@ -70,7 +70,7 @@ all-tests: $(VENV)/dev
 	sed -n 's/^  "\(.*\)": true.*/FAILED \1/p' $(FAILED); exit 1
 
 quick-tests: $(VENV)/dev
-	@quick() { $(BIN)/python -m pytest -n $(CORES) -m "not node and not alone and $(USUAL)" "$$@" $(ARGS); }; \
+	@quick() { $(BIN)/python -m pytest -n $(CORES) -m "not node and not model and not alone and $(USUAL)" "$$@" $(ARGS); }; \
 	case '$(ARGS)' in ?*) quick ;; *) quick $(MODELS) && quick $(MODELS:%=--ignore=%) ;; esac
 
 # What is missing is told before anything is installed. With it, no test may be skipped for want of a program.

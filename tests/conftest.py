@@ -43,9 +43,10 @@ TESTS = Path(__file__).parent
 # Folders in which every test needs a process, a socket or a browser, and counts as marked `node`.
 WITH_NODES = {"agent", "browser", "cli", "client", "deploy", "doctor", "fault", "gpu", "integrations", "measure"}
 
-# Match a file whose tests are all marked `node`, or `slow`.
-NODE_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.node\b", re.MULTILINE)
-SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+# Marks whose tests may be left out, and what matches a file whose tests all have one.
+MARKED = {
+    mark: re.compile(rf"^pytestmark = .*pytest\.mark\.{mark}\b", re.MULTILINE) for mark in ("node", "model", "slow")
+}
 
 # `sys.audit` events that a test without the mark `node` must not cause.
 OUTSIDE = {"os.fork", "os.posix_spawn", "socket.bind", "socket.connect", "subprocess.Popen"}
@@ -113,9 +114,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text("utf-8")
     unmarked = selected.split()[:1] == ["alone"] and "mark.alone" not in text
-    node = "not node" in selected and NODE_FILE.search(text)
-    slow = "not slow" in selected and SLOW_FILE.search(text)
-    return True if unmarked or node or slow else None
+    left_out = any(f"not {mark}" in selected and whole.search(text) for mark, whole in MARKED.items())
+    return True if unmarked or left_out else None
 
 
 def pytest_collection_finish() -> None:

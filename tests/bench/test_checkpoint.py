@@ -28,6 +28,8 @@ from agent_tts.model.config import ModelType
 from agent_tts.voices.library import VoiceLibrary
 from tests.model import oracle, tiny
 
+pytestmark = pytest.mark.model
+
 PROMPT = "<|im_start|>assistant\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 

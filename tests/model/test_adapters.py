@@ -22,6 +22,8 @@ from agent_tts.model.frame_state import FrameState
 from agent_tts.model.prompt import VECTOR, PromptVoice, build_prompt
 from tests.model import lora, tiny
 
+pytestmark = pytest.mark.model
+
 FRAMES = 4
 MODEL_LEN = 64
 

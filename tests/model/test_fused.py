@@ -30,6 +30,8 @@ from agent_tts.model.talker import Choose
 from agent_tts.model.weights import build
 from tests.model import tiny
 
+pytestmark = pytest.mark.model
+
 ROWS = 8
 PADDING_ROW, ENDED, STARVED, FULL, NOT_FINITE = 7, 6, 5, 4, 2
 

@@ -24,6 +24,8 @@ from agent_tts.model.sampling import Warp
 from agent_tts.model.sampling import draw as draw_reference
 from tests.gpu.test_kernels import error, linear_reference
 
+pytestmark = pytest.mark.model
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUNDING = 1e-5  # of float32: the interpreter truncates to bfloat16
 OUTPUTS, INPUTS = 48, 192  # no power of 2: tiles are masked

@@ -19,6 +19,8 @@ from agent_tts.model.quantised import EightBits, Quantised
 from agent_tts.model.talker import PromptPositions
 from tests.model import lora, tiny
 
+pytestmark = pytest.mark.model
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -15,6 +15,8 @@ from agent_tts.model.layers import Cache, RMSNorm
 from agent_tts.model.quantised import E4M3, MOST, EightBits, Quantised, check, distances, saved_bytes
 from tests.model import tiny
 
+pytestmark = pytest.mark.model
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WEIGHTS, CACHE = EightBits(weights=True), EightBits(cache=True)
 

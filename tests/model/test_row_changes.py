@@ -19,6 +19,8 @@ from agent_tts.model.row_changes import BlockAllocator, Prefix, RowChanges, Writ
 from tests.model import tiny
 from tests.model.test_frame import prompt_of, said, step, tell
 
+pytestmark = pytest.mark.model
+
 ROWS = 6
 
 

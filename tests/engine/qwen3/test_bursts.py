@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import pytest
+
 from agent_tts.bench.statistics import percentile
 from tests.engine.qwen3.simulated import Listener
 from tests.measure import arrivals
 from tests.support import present
+
+pytestmark = pytest.mark.model
 
 
 def _first_ms(asked: Sequence[Listener], percent: float) -> float:

@@ -40,7 +40,7 @@ from tests.examples import examples
 from tests.model import oracle, tiny
 from tests.serve.test_markup_page import DONE
 
-pytestmark = pytest.mark.usefixtures("quick_parts")
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("quick_parts")]
 
 EXCITED = "Speak in an excited tone."
 GAP_MS = 120  # that a seam may have

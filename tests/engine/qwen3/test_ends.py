@@ -28,7 +28,7 @@ from tests.engine.driver import FLUSH, Piece, appended, speak, start_of
 from tests.engine.qwen3.test_engine import ANYONE, RYAN, bob, engine, overlapped, pcm_of, recorded, with_clone
 from tests.model import oracle, tiny
 
-pytestmark = pytest.mark.usefixtures("quick_parts")
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("quick_parts")]
 
 TEXT = "One of many words, and then some more."
 PIECES: list[Piece] = ["One two.", FLUSH, " Three four five six.", FLUSH, " Seven."]

@@ -70,7 +70,7 @@ from tests.engine.driver import (
 )
 from tests.model import clips, oracle, tiny
 
-pytestmark = pytest.mark.usefixtures("quick_parts")
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("quick_parts")]
 
 TEXT = "Hi world, you? 你好 👋"
 FRAMES = 8

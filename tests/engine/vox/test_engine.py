@@ -39,6 +39,8 @@ from tests.node_process import running_process
 from tests.support import typed
 from tests.without import without
 
+pytestmark = pytest.mark.model
+
 ROUNDING = 1e-4  # a step of int16 is 3e-5
 
 
