@@ -66,10 +66,10 @@ class Version:
     @classmethod
     def of(cls, rules: Iterable[Rule]) -> Self:
         """A new version. Raises `InvalidRequest` for too many rules, and for those that cannot be followed."""
-        version = cls(new_id(), tuple(rules))
-        if len(version.rules) > MAX_RULES:
-            raise InvalidRequest(f"a dictionary has at most {MAX_RULES} rules", "rules")
         with computing:
+            version = cls(new_id(), tuple(rules))
+            if len(version.rules) > MAX_RULES:
+                raise InvalidRequest(f"a dictionary has at most {MAX_RULES} rules", "rules")
             for number, rule in enumerate(version.rules):
                 try:
                     rule.entries()

@@ -257,15 +257,16 @@ async def download_dictionary(dictionary_id: str, version_id: str, node: Here, c
 async def set_rules(dictionary_id: str, request: Request, node: Here, client: Authorized) -> ToldVersion:
     """Replace all rules."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    return _as(ToldVersion, await _change(node, dictionary_id, rules=[_rule(rule) for rule in wanted.rules]))
+    return _as(ToldVersion, await _change(node, dictionary_id, rules=map(_rule, wanted.rules)))
 
 
 @routes.post("/{dictionary_id}/add-rules", openapi_extra=json_body(Rules))
 async def add_rules(dictionary_id: str, request: Request, node: Here, client: Authorized) -> ToldVersion:
     """Add rules; one for a word that has a rule replaces it."""
     wanted = await read_fields(request, Rules, RULES_BYTES)
-    added = {rule.string_to_replace: _rule(rule) for rule in wanted.rules}
-    return _as(ToldVersion, await _change(node, dictionary_id, rules=added.values(), instead_of=added))
+    added = {rule.string_to_replace: rule for rule in wanted.rules}
+    rules = map(_rule, added.values())
+    return _as(ToldVersion, await _change(node, dictionary_id, rules=rules, instead_of=added))
 
 
 @routes.post("/{dictionary_id}/remove-rules", openapi_extra=json_body(RuleStrings))
