@@ -290,7 +290,9 @@ class Playout(FrameProcessor):
         cut.
         """
         place = next((place for place, frame in enumerate(self._line) if isinstance(frame, TTSAudioRawFrame)), None)
-        if place is None or self._clock() >= self._played_at:
+        # A slow output plays on when, by the clock, all should have been played.
+        is_heard = self._clock() < self._played_at or (self._follows and self._left_ms >= 1)
+        if place is None or not is_heard:
             return None
         cut = self._line[place]
         assert isinstance(cut, TTSAudioRawFrame)

@@ -123,12 +123,13 @@ async def test_an_answer_leaves_at_playback_speed_with_its_words_on_time() -> No
 async def test_the_playout_does_not_run_ahead_of_a_slow_transport() -> None:
     """Audio queued in the transport can be neither held nor separated from what was heard.
 
-    Mutation: `Playout` does not wait for the output.
+    It is held, and ends without a click, when the clock says that all has been played. Mutations: `Playout` does not
+    wait for the output; `_fade` asks the clock alone.
     """
     output = Lagging(pieces=2)
-    async with playing(output) as (worker, _, ear, notes):
+    async with playing(output) as (worker, playout, ear, notes):
         await worker.queue_frames(spoken("one two three"))
-        await until(lambda: output.played_ms > 600, 10)
+        await until(lambda: output.played_ms > 600 and playout._played_at <= time.monotonic(), 10)
         assert 0 <= ear.audio_ms() - output.played_ms <= MAX_UNSENT_MS + PIECE_MS
         assert ear.words() == ["one", "two"]
         await worker.queue_frame(VADUserStartedSpeakingFrame())
