@@ -185,7 +185,7 @@ async def test_a_server_may_take_neither_name() -> None:
 async def test_an_answer_of_a_server_that_takes_no_limit_is_cut_at_it(setting: str, piece: dict[str, Any]) -> None:
     refusals = [status(400, REFUSED), status(400, f"{NEW}: unknown field")] if setting == "auto" else []
     endless = stream(*[piece] * 50, 9.0)  # seconds of silence: whoever reads on is late
-    fields: dict[str, Any] = {"token_limit": setting, "max_tokens": 7, "token_s": 2.0}
+    fields: dict[str, Any] = {"token_limit": setting, "max_tokens": 7, "token_s": 8.0}
     async with asked(*refusals, endless, for_client=True, **fields) as (frames, _, _):
         assert told(frames) == ""
         assert said(frames) == "so " * (7 if "content" in piece else 0)
