@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 # Held by a thread while it computes for milliseconds, never while it waits for anything else. Threads that compute at
 # the same time take the interpreter from the event loop one after the other, whenever a library gives it away: with one
-# of them an encoder of MP3 takes three times as long, with two seven times.
+# of them an encoder of MP3 takes three times as long, with two six times.
 computing = threading.Lock()
 
 
